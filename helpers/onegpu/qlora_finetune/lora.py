@@ -1,0 +1,79 @@
+"""LoRA on a 4-bit base: attach adapters with peft, then run each adapted layer in as few passes as it needs.
+
+peft computes ``base(x).clone() + lora_B(lora_A(dropout(x))) * scaling``: three full-size intermediates that are
+written, read and kept. ``LoraLinear`` below is the same sum as one autograd function that adds the low-rank part into
+the base output in place (``torch.addmm``) and keeps only ``x`` and the rank-sized ``h = x A^T`` for the backward pass.
+
+Sources: LoRA, arXiv 2106.09685 (section 4.1: ``W x + (alpha / r) B A x``); QLoRA, arXiv 2305.14314 (equation 5).
+"""
+
+from __future__ import annotations
+
+import types
+
+import bitsandbytes.functional as bnb_functional
+import torch
+from torch.nn import functional as F
+
+
+class LoraLinear(torch.autograd.Function):
+    """``y = x W^T + bias + scaling (x A^T) B^T`` for a frozen weight W that is dequantized where it is used."""
+
+    @staticmethod
+    def forward(ctx, x, lora_a, lora_b, packed, quant_state, bias, scaling):
+        rows = x.reshape(-1, x.shape[-1])
+        weight = bnb_functional.dequantize_4bit(packed, quant_state).to(rows.dtype)
+        a, b = lora_a.to(rows.dtype), lora_b.to(rows.dtype)
+        h = rows @ a.t()
+        y = F.linear(rows, weight, bias)
+        y.addmm_(h, b.t(), alpha=scaling)
+        ctx.save_for_backward(rows, h, lora_a, lora_b)
+        ctx.packed, ctx.quant_state, ctx.scaling, ctx.shape = packed, quant_state, scaling, x.shape
+        return y.view(*x.shape[:-1], y.shape[-1])
+
+    @staticmethod
+    def backward(ctx, grad_y):
+        rows, h, lora_a, lora_b = ctx.saved_tensors
+        dy = grad_y.reshape(-1, grad_y.shape[-1]).to(rows.dtype)
+        a, b = lora_a.to(rows.dtype), lora_b.to(rows.dtype)
+        dh = (dy @ b).mul_(ctx.scaling)
+        grad_a = (dh.t() @ rows).to(lora_a.dtype)
+        grad_b = (dy.t() @ h).mul_(ctx.scaling).to(lora_b.dtype)
+        grad_x = None
+        if ctx.needs_input_grad[0]:
+            weight = bnb_functional.dequantize_4bit(ctx.packed, ctx.quant_state).to(rows.dtype)
+            grad_x = (dy @ weight).addmm_(dh, a).view(ctx.shape)
+        return grad_x, grad_a, grad_b, None, None, None, None
+
+
+def _fused_forward(self, x, *args, **kwargs):
+    name = self.active_adapters[0] if len(self.active_adapters) == 1 else None
+    plain = (
+        self.training
+        and name in self.lora_A
+        and not (args or kwargs or self.merged or self.disable_adapters or self.lora_variant)
+        and isinstance(self.lora_dropout[name], torch.nn.Identity)
+    )
+    if not plain:
+        return type(self).forward(self, x, *args, **kwargs)
+    base = self.get_base_layer()
+    dtype = torch.get_autocast_dtype(x.device.type) if torch.is_autocast_enabled(x.device.type) else x.dtype
+    bias = None if base.bias is None else base.bias.to(dtype)
+    return LoraLinear.apply(
+        x.to(dtype), self.lora_A[name].weight, self.lora_B[name].weight, base.weight, base.weight.quant_state,
+        bias, self.scaling[name],
+    )  # fmt: skip
+
+
+def fuse_lora(model: torch.nn.Module) -> int:
+    """Let every 4-bit LoRA layer of a peft model train through ``LoraLinear``; return how many were changed.
+
+    Layers that need more than plain LoRA (dropout, several adapters, DoRA, merged weights) and evaluation keep peft's
+    own forward.
+    """
+    from peft.tuners.lora.bnb import Linear4bit
+
+    layers = [m for m in model.modules() if isinstance(m, Linear4bit)]
+    for layer in layers:
+        layer.forward = types.MethodType(_fused_forward, layer)
+    return len(layers)

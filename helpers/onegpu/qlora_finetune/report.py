@@ -1,0 +1,136 @@
+"""What a fine-tune did, as a short text and as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from onegpu.qlora_finetune.evaluation import Scores
+
+MIB = 2**20
+
+
+@dataclass(frozen=True)
+class FinetuneResult:
+    """Result of a fine-tune.
+
+    Attributes
+    ----------
+    before, after : Scores
+        Held-out scores before and after training.
+    samples : tuple of dict
+        ``question``, ``before``, ``after`` and ``wanted`` of the first held-out rows.
+    losses : tuple of (int, float)
+        Step and training loss (nats per supervised token).
+    skipped_steps : tuple of int
+        Steps that the fp16 gradient scaler skipped.
+    steps : int
+        Optimizer steps done.
+    tokens, supervised_tokens : int
+        Trained on, over all epochs.
+    train_seconds : float
+        Of training alone, over all sessions of the run.
+    peak_memory_bytes : int
+        On a GPU the most that torch allocated, else the process's peak resident memory.
+    """
+
+    before: Scores
+    after: Scores
+    samples: tuple[dict[str, str], ...]
+    losses: tuple[tuple[int, float], ...]
+    skipped_steps: tuple[int, ...]
+    steps: int
+    tokens: int
+    supervised_tokens: int
+    train_seconds: float
+    peak_memory_bytes: int
+    adapter_dir: str
+    dropped_rows: dict[str, int]
+    model: str
+    machine: str
+    precision: str
+    versions: dict[str, str]
+    config: dict[str, Any]
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Tokens trained on per second of training."""
+        return self.tokens / self.train_seconds if self.train_seconds else 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as plain JSON types, with ``tokens_per_second``."""
+        return dataclasses.asdict(self) | {"tokens_per_second": self.tokens_per_second}
+
+    def __str__(self) -> str:
+        rows = [
+            ("loss (nats per token)", self.before.loss, self.after.loss, "{:.3f}"),
+            ("valid JSON", self.before.valid_json, self.after.valid_json, "{:.0%}"),
+            ("intent right", self.before.intent_accuracy, self.after.intent_accuracy, "{:.0%}"),
+            ("urgency right", self.before.urgency_accuracy, self.after.urgency_accuracy, "{:.0%}"),
+        ]
+        out = [
+            f"model     {self.model}",
+            f"machine   {self.machine}, {self.precision}",
+            f"trained   {self.steps} steps, {self.tokens:,} tokens ({self.supervised_tokens:,} supervised) in "
+            f"{self.train_seconds:,.0f} s: {self.tokens_per_second:,.0f} tokens/s",
+            f"memory    peak {self.peak_memory_bytes / MIB:,.0f} MiB",
+            f"adapter   {self.adapter_dir}",
+        ]
+        if self.dropped_rows:
+            out.append(
+                "dropped   " + ", ".join(f"{n} rows ({reason})" for reason, n in self.dropped_rows.items())
+            )
+        if self.skipped_steps:
+            out.append(
+                f"skipped   steps {list(self.skipped_steps)}: the fp16 scaler found its scale (expected)"
+            )
+        out += ["", "training loss", curve([loss for _, loss in self.losses]), ""]
+        out.append(f"{'held-out, ' + str(self.after.rows) + ' rows':<24}{'before':>10}{'after':>10}")
+        for name, b, a, form in rows:
+            if b is not None or a is not None:
+                cells = ("-" if v is None else form.format(v) for v in (b, a))
+                out.append(f"{name:<24}" + "".join(f"{c:>10}" for c in cells))
+        for i, sample in enumerate(self.samples, 1):
+            out += ["", f"sample {i}"]
+            for name in ("question", "before", "after", "wanted"):
+                text = textwrap.shorten(sample[name], 300, placeholder=" ...") or "(empty)"
+                out.append(
+                    textwrap.fill(text, 100, initial_indent=f"  {name:<9}", subsequent_indent=" " * 11)
+                )
+        out += ["", "versions  " + ", ".join(f"{k} {v}" for k, v in self.versions.items())]
+        return "\n".join(out)
+
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        return f"<pre>{escape(str(self))}</pre>"
+
+
+def curve(values: Sequence[float], width: int = 60, height: int = 8) -> str:
+    """Draw values as text, left to right, with the highest and lowest labelled.
+
+    Examples
+    --------
+    >>> print(curve([4.0, 2.0, 1.0], height=3))
+     4.00 *
+          .*
+     1.00 ..*
+    """
+    values = [float(v) for v in values]
+    if not values:
+        return "(no steps)"
+    if len(values) > width:  # means of equal shares of the steps
+        edges = [round(i * len(values) / width) for i in range(width + 1)]
+        values = [sum(values[a:b]) / (b - a) for a, b in itertools.pairwise(edges)]
+    low, high = min(values), max(values)
+    levels = [round((v - low) / (high - low) * (height - 1)) if high > low else 0 for v in values]
+    lines = []
+    for level in range(height - 1, -1, -1):
+        label = f"{high:5.2f}" if level == height - 1 else f"{low:5.2f}" if level == 0 else " " * 5
+        marks = "".join("*" if lev == level else "." if lev > level else " " for lev in levels)
+        lines.append(f"{label} {marks}".rstrip())
+    return "\n".join(lines)

@@ -1,0 +1,332 @@
+"""The trainer: transformers' own, fed packed rows, with logits only where a token is supervised.
+
+Three savings, none of which changes the loss of a supervised token:
+
+- no padding and no mask (``onegpu.packing``, ``.attention``);
+- the head runs on supervised positions alone (``logits_to_keep``): with a vocabulary of 49,152 and two thirds of the
+  tokens masked, most of the head's work and nearly all of the logits' memory is never spent;
+- each adapted layer adds its low-rank part in place (``.lora``).
+
+The loss is a sum over supervised tokens divided by their number in the whole accumulated batch, so that accumulation
+equals one big batch (transformers#24725, #34191: a mean of means does not).
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+from transformers import Trainer, TrainerCallback, TrainingArguments
+from transformers.trainer_callback import ExportableState
+
+from onegpu.packing import IGNORE_INDEX, collate_packed
+from onegpu.qlora_finetune.attention import no_mask
+
+
+class PackedRows(torch.utils.data.Dataset):
+    """Rows of examples: item ``i`` is the list of the examples packed into row ``i``."""
+
+    def __init__(self, examples: Sequence[dict[str, list[int]]], rows: Sequence[Sequence[int]]):
+        self.examples, self.rows = examples, rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, i: int) -> list[dict[str, list[int]]]:
+        return [self.examples[k] for k in self.rows[i]]
+
+
+def collate_rows(rows: Sequence[list[dict[str, list[int]]]]) -> dict[str, Any]:
+    """Lay the examples of several packed rows end to end: model inputs of shape (1, tokens)."""
+    batch = collate_packed([example for row in rows for example in row])
+    return {
+        "input_ids": batch.input_ids,
+        "position_ids": batch.position_ids,
+        "labels": batch.labels,
+        "seq_lens": batch.seq_lens,
+    }
+
+
+class HeadLoss(torch.autograd.Function):
+    """Summed cross-entropy of a frozen head, a chunk of positions at a time, so that no full logits ever exist.
+
+    The gradient by the hidden states is made in the forward pass, while a chunk's logits are at hand: nothing the size
+    of the vocabulary is kept for the backward pass.
+    """
+
+    CHUNK = 128  # positions; 128 x 49,152 float32 logits are 24 MiB
+
+    @staticmethod
+    def forward(ctx, hidden, weight, targets):
+        # fp16 flushes the small probabilities of a large vocabulary to zero; lifted by 2**10 they stay above 2**-24.
+        lift = 1024.0 if weight.dtype == torch.float16 else 1.0
+        total = torch.zeros((), dtype=torch.float32, device=hidden.device)
+        grad = torch.empty_like(hidden, dtype=torch.float32) if ctx.needs_input_grad[0] else None
+        for start in range(0, len(targets), HeadLoss.CHUNK):
+            part = slice(start, start + HeadLoss.CHUNK)
+            gold = targets[part, None]
+            logits = (hidden[part].to(weight.dtype) @ weight.t()).float()
+            total += (logits.logsumexp(-1) - logits.gather(1, gold)[:, 0]).sum()
+            if grad is not None:
+                d_logits = torch.softmax(logits, -1)
+                d_logits.scatter_add_(1, gold, torch.full_like(gold, -1, dtype=d_logits.dtype))
+                grad[part] = (d_logits.mul_(lift).to(weight.dtype) @ weight).float() / lift
+        if grad is not None:
+            ctx.save_for_backward(grad)
+            ctx.dtype = hidden.dtype
+        return total
+
+    @staticmethod
+    def backward(ctx, grad_total):
+        (grad,) = ctx.saved_tensors
+        return (grad * grad_total).to(ctx.dtype), None, None
+
+
+def _plain_head(model: torch.nn.Module) -> torch.Tensor | None:
+    """Return the head's weight if logits are just ``hidden @ weight.T`` and it is frozen, else None."""
+    head = model.get_output_embeddings()
+    config = model.config.get_text_config()
+    reshaped = ("final_logit_softcapping", "logits_scaling", "logit_scale", "lm_head_multiplier")
+    if (
+        type(head) is not torch.nn.Linear
+        or head.bias is not None
+        or head.weight.requires_grad
+        or any(getattr(config, name, None) not in (None, 1, 1.0) for name in reshaped)
+    ):
+        return None
+    return head.weight
+
+
+def supervised_loss(model: torch.nn.Module, inputs: dict[str, Any]) -> tuple[torch.Tensor, int]:
+    """Summed cross-entropy over the supervised tokens of a packed batch, and their number.
+
+    Parameters
+    ----------
+    model
+        A causal LM of transformers, or a peft model around one, that uses ``packed_sdpa``.
+    inputs
+        ``input_ids``, ``position_ids``, ``labels`` of shape (1, tokens) and ``seq_lens``, as ``collate_rows`` makes
+        them.
+
+    Returns
+    -------
+    tuple
+        float32 scalar (differentiable), and the count. With no supervised token the loss is 0, not nan (trl#6668).
+    """
+    causal_lm = model.get_base_model() if hasattr(model, "get_base_model") else model
+    targets = inputs["labels"][0, 1:]
+    keep = (targets != IGNORE_INDEX).nonzero()[:, 0]
+    packed = {
+        "input_ids": inputs["input_ids"],
+        "position_ids": inputs["position_ids"],
+        "attention_mask": no_mask(inputs["input_ids"].device),
+        "seq_lens": inputs["seq_lens"],
+        "use_cache": False,
+    }
+    weight = _plain_head(causal_lm)
+    if weight is not None:
+        hidden = causal_lm.base_model(**packed).last_hidden_state[:, keep]
+        loss = HeadLoss.apply(hidden.flatten(0, 1), weight, targets[keep])
+    else:
+        logits = causal_lm(**packed, logits_to_keep=keep).logits.flatten(0, 1)
+        loss = F.cross_entropy(logits.float(), targets[keep], reduction="sum")
+    return loss, keep.numel()
+
+
+class Meter(TrainerCallback, ExportableState):
+    """Tokens and seconds of training, over all sessions of a run: checkpoints carry them."""
+
+    def __init__(self):
+        self.tokens = self.supervised_tokens = 0
+        self.seconds = 0.0
+        self._since = None
+
+    def add(self, tokens: int, supervised: int) -> None:
+        """Count one micro-batch."""
+        self.tokens += tokens
+        self.supervised_tokens += supervised
+
+    def state(self) -> dict:
+        """Return what a checkpoint keeps."""
+        self._tick()
+        kept = ("tokens", "supervised_tokens", "seconds")
+        return {"args": {}, "attributes": {name: getattr(self, name) for name in kept}}
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        """Take up the count of the checkpoint that the run goes on from, and start the clock."""
+        saved = (state.stateful_callbacks or {}).get(type(self).__name__)
+        if state.global_step and saved:
+            for name, value in saved["attributes"].items():
+                setattr(self, name, value)
+        self._since = time.perf_counter()
+
+    def on_train_end(self, args, state, control, **kwargs):
+        """Stop the clock."""
+        self._tick()
+        self._since = None
+
+    def _tick(self) -> None:
+        if self._since is not None:
+            now = time.perf_counter()
+            self.seconds += now - self._since
+            self._since = now
+
+
+class QLoraTrainer(Trainer):
+    """``transformers.Trainer`` on packed rows. Takes ``PackedRows`` as train and eval data."""
+
+    # compute_loss divides by the supervised tokens of the whole accumulated batch (name since transformers 5.24).
+    loss_is_scaled_for_ga = True
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, data_collator=collate_rows, **kwargs)
+        self.model_accepts_loss_kwargs = (
+            True  # has the Trainer count the supervised tokens of all micro-batches
+        )
+        self.meter = Meter()
+        self.skipped_steps: list[int] = []
+        self.add_callback(self.meter)
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        """Sum of the supervised tokens' losses over their number in the accumulated batch."""
+        loss, n = supervised_loss(model, inputs)
+        self.meter.add(inputs["input_ids"].numel(), n)
+        loss = loss / (num_items_in_batch if num_items_in_batch is not None else max(n, 1))
+        return (loss, {}) if return_outputs else loss
+
+    def log(self, logs, *args, **kwargs):
+        """Note the steps that the fp16 gradient scaler skipped (its first scale is too high by design)."""
+        if "loss" in logs and getattr(self.accelerator, "optimizer_step_was_skipped", False):
+            self.skipped_steps.append(self.state.global_step)
+        super().log(logs, *args, **kwargs)
+
+    def prediction_step(self, model, inputs, prediction_loss_only, ignore_keys=None):
+        """Loss only: held-out loss needs no logits kept."""
+        with torch.no_grad(), self.compute_loss_context_manager():
+            loss, n = supervised_loss(model, self._prepare_inputs(inputs))
+        self._eval_sums[0] += loss.item()
+        self._eval_sums[1] += n
+        return loss / max(n, 1), None, None
+
+    def evaluation_loop(self, *args, metric_key_prefix="eval", **kwargs):
+        """Token-weighted mean loss over all rows (the Trainer's mean of batch means weighs short rows too much)."""
+        self._eval_sums = [0.0, 0]
+        output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
+        output.metrics[f"{metric_key_prefix}_loss"] = self._eval_sums[0] / max(self._eval_sums[1], 1)
+        return output
+
+
+class Progress(TrainerCallback):
+    """A bar with the loss and tokens per second."""
+
+    def __init__(self, meter: Meter):
+        self.meter, self.bar, self.start = meter, None, (0, 0.0)
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        """Open the bar where the run (or its continuation) starts."""
+        from tqdm.auto import tqdm
+
+        self.start = (self.meter.tokens, time.perf_counter())
+        self.bar = tqdm(total=state.max_steps, initial=state.global_step, desc="training", unit="step")
+
+    def on_step_end(self, args, state, control, **kwargs):
+        """Advance by one step."""
+        self.bar.update()
+
+    def on_log(self, args, state, control, logs=None, **kwargs):
+        """Show the newest loss."""
+        if self.bar is not None and "loss" in (logs or {}):
+            tokens, since = self.start
+            rate = (self.meter.tokens - tokens) / (time.perf_counter() - since)
+            self.bar.set_postfix_str(f"loss {logs['loss']:.3f}, {rate:,.0f} tokens/s")
+
+    def on_train_end(self, args, state, control, **kwargs):
+        """Close the bar."""
+        self.bar.close()
+
+
+class StopOnNan(TrainerCallback):
+    """End a run whose loss is not finite, with the step and what to do."""
+
+    def on_log(self, args, state, control, logs=None, **kwargs):
+        """Look at each logged loss."""
+        loss = (logs or {}).get("loss", 0.0)
+        if not math.isfinite(loss):
+            raise FloatingPointError(
+                f"the loss is {loss} at step {state.global_step}. Lower learning_rate; under fp16 also look for a "
+                "model whose activations overflow (precision='bf16' or 'fp32' tells)"
+            )
+
+
+class SaveWhenInterrupted(TrainerCallback):
+    """On Ctrl-C (or SIGTERM) finish the step, save a checkpoint and stop: nothing is lost. A second Ctrl-C ends at once."""
+
+    def __init__(self):
+        self.interrupted = False
+        self._before = {}
+
+    def _ask(self, signum, frame):
+        if self.interrupted:
+            raise KeyboardInterrupt
+        self.interrupted = True
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        """Take over the signals, where this is the main thread (only there they can be)."""
+        if threading.current_thread() is threading.main_thread():
+            self._before = {s: signal.signal(s, self._ask) for s in (signal.SIGINT, signal.SIGTERM)}
+
+    def on_step_end(self, args, state, control, **kwargs):
+        """Stop after this step if asked to."""
+        if self.interrupted:
+            control.should_save = control.should_training_stop = True
+        return control
+
+    def release(self) -> None:
+        """Give the signals back."""
+        for signum, handler in self._before.items():
+            signal.signal(signum, handler)
+        self._before = {}
+
+
+def training_arguments(config, precision: str, output_dir: str, has_eval: bool) -> TrainingArguments:
+    """Translate a ``FinetuneConfig`` into ``transformers.TrainingArguments``."""
+    watch = has_eval and config.eval_steps is not None
+    stop_early = watch and config.early_stopping_patience is not None
+    return TrainingArguments(
+        output_dir=output_dir,
+        per_device_train_batch_size=config.per_device_train_batch_size,
+        per_device_eval_batch_size=config.per_device_train_batch_size,
+        gradient_accumulation_steps=config.gradient_accumulation_steps,
+        num_train_epochs=config.num_train_epochs,
+        max_steps=config.max_steps,
+        learning_rate=config.learning_rate,
+        lr_scheduler_type=config.lr_scheduler_type,
+        warmup_steps=config.warmup_steps,
+        weight_decay=config.weight_decay,
+        max_grad_norm=config.max_grad_norm,
+        optim=config.optim,
+        logging_steps=config.logging_steps,
+        logging_nan_inf_filter=False,
+        save_steps=config.eval_steps if stop_early else config.save_steps,
+        save_total_limit=config.save_total_limit,
+        eval_strategy="steps" if watch else "no",
+        eval_steps=config.eval_steps if watch else None,
+        load_best_model_at_end=stop_early,
+        metric_for_best_model="loss" if stop_early else None,
+        seed=config.seed,
+        fp16=precision == "fp16",
+        bf16=precision == "bf16",
+        use_cpu=not torch.cuda.is_available(),
+        dataloader_num_workers=0,
+        dataloader_pin_memory=False,
+        remove_unused_columns=False,
+        label_names=["labels"],
+        report_to="none",
+        disable_tqdm=True,
+    )

@@ -6,7 +6,7 @@
 
 from onegpu.models.catalogue import CATALOGUE, CatalogueEntry, config, find
 from onegpu.models.counting import ParameterCount, count_parameters
-from onegpu.models.loading import Loaded, Source, load, quantization_config, resolve
+from onegpu.models.loading import Loaded, Source, fetch, load, locate, quantization_config
 from onegpu.models.tiny import TINY_VOCAB_SIZE, tiny_model, tiny_tokenizer
 from onegpu.models.wheel import ModelNotAvailable, cache_folder
 
@@ -21,10 +21,11 @@ __all__ = [
     "cache_folder",
     "config",
     "count_parameters",
+    "fetch",
     "find",
     "load",
+    "locate",
     "quantization_config",
-    "resolve",
     "tiny_model",
     "tiny_tokenizer",
 ]

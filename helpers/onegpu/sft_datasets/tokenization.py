@@ -384,3 +384,44 @@ def tokenize_rows(
         lost,
         lost_supervised,
     )
+
+
+def collate(examples: Iterable[Tokenized], pad_token_id: int, *, multiple_of: int = 1) -> dict[str, Any]:
+    """Pad examples on the right into a batch of tensors.
+
+    Labels are padded with -100 and the attention mask comes from lengths, so nothing depends on which
+    token pads. Labels stay in place: the model shifts them itself.
+
+    Returns
+    -------
+    dict
+        input_ids, attention_mask and labels, int64, shape (examples, longest rounded up to multiple_of).
+
+    Raises
+    ------
+    ValueError
+        No examples, or one that was dropped.
+
+    Examples
+    --------
+    >>> batch = collate([Tokenized((263, 1), (263, 1), 1), Tokenized((263, 264, 272, 1), (-100, 264, 272, 1), 3)], 1)
+    >>> batch["labels"].tolist(), batch["attention_mask"].tolist()
+    ([[263, 1, -100, -100], [-100, 264, 272, 1]], [[1, 1, 0, 0], [1, 1, 1, 1]])
+    """
+    import torch
+
+    examples = list(examples)
+    empty = next((i for i, example in enumerate(examples) if not example.input_ids), None)
+    if not examples or empty is not None:
+        found = "no examples" if not examples else f"example {empty} without tokens"
+        raise ValueError(f"Can't make a batch: found {found}. Leave dropped examples out.")
+    width = -(-max(map(len, examples)) // multiple_of) * multiple_of
+
+    def padded(sequences, value):
+        return torch.tensor([[*sequence, *[value] * (width - len(sequence))] for sequence in sequences])
+
+    return {
+        "input_ids": padded([e.input_ids for e in examples], pad_token_id),
+        "attention_mask": padded([[1] * len(e) for e in examples], 0),
+        "labels": padded([e.labels for e in examples], IGNORE),
+    }

@@ -282,15 +282,18 @@ def _download(hub_id: str, revision: str | None) -> Path:
 
 def _weights(folder: Path) -> Path | None:
     """Check that a folder holds complete safetensors (returns None) or one GGUF file (returns it)."""
-    if (folder / "model.safetensors").is_file():
-        return None
     index = folder / "model.safetensors.index.json"
     if index.is_file():
-        shards = set(json.loads(index.read_text())["weight_map"].values())
+        shards = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
         missing = sorted(shard for shard in shards if not (folder / shard).is_file())
         if missing:
             raise ModelNotAvailable(
                 f"{folder} lacks {len(missing)} of {len(shards)} weight files, first {missing[0]}: download it again"
+            )
+    if index.is_file() or (folder / "model.safetensors").is_file():
+        if not (folder / "config.json").is_file():
+            raise ModelNotAvailable(
+                f"{folder} has weights but no config.json: copy the model's other files too"
             )
         return None
     ggufs = sorted(folder.glob("*.gguf"))
@@ -298,7 +301,11 @@ def _weights(folder: Path) -> Path | None:
         return ggufs[0]
     if ggufs:
         raise ModelNotAvailable(
-            f"{folder} holds {len(ggufs)} GGUF files, expected one: {[g.name for g in ggufs]}"
+            f"{folder} holds {len(ggufs)} GGUF files, expected one: {', '.join(g.name for g in ggufs)}"
+        )
+    if (folder / "adapter_config.json").is_file():
+        raise ModelNotAvailable(
+            f"{folder} is an adapter, not a model: load its base model, then add it with peft"
         )
     pickles = sorted(p.name for pattern in ("*.bin", "*.pt", "*.pth") for p in folder.glob(pattern))
     if pickles:

@@ -3,9 +3,9 @@
 Nothing heavy is imported until a function needs it.
 """
 
-from onegpu.runtime.doctor import Check, doctor
+from onegpu.runtime.checks import Check, doctor
 from onegpu.runtime.environment import Versions, hub_offline, hub_reachable, no_progress_bars, quiet, versions
-from onegpu.runtime.machine import (
+from onegpu.runtime.hardware import (
     Machine,
     PeakMemory,
     Precision,

@@ -82,9 +82,10 @@ class Precision:
         return getattr(torch, self.autocast or "float32")
 
     def __str__(self) -> str:
+        if self.autocast is None:
+            return f"float32 throughout: {self.reason}"
         scaler = " with a gradient scaler" if self.grad_scaler else ""
-        how = f"{self.autocast} autocast{scaler}" if self.autocast else "float32 throughout"
-        return f"{how}, trainable parameters {self.trainable}: {self.reason}"
+        return f"{self.autocast} autocast{scaler}, trainable parameters {self.trainable}: {self.reason}"
 
 
 def machine(torch: Any = None) -> Machine:

@@ -22,7 +22,7 @@ from onegpu.runtime.environment import (
     loaded_version,
     quiet,
 )
-from onegpu.runtime.machine import GIB, Machine, machine, precision
+from onegpu.runtime.hardware import GIB, Machine, machine, precision
 
 OLDEST_PYTHON = (3, 11)
 OLDEST_TORCHAO = "0.16.0"  # peft refuses to add an adapter next to an older one
@@ -189,12 +189,17 @@ def check_bitsandbytes(device: str, load: Callable[[], Any] | None = None) -> Ch
         return Check(
             "bitsandbytes",
             False,
-            f"does not work on {device}: {str(error).strip().splitlines()[0] if str(error).strip() else error!r}",
+            f"does not work on {device}: {_first_line(error)}",
             "python -m bitsandbytes says what it looked for",
         )
     if not bool((back == 1).all()):
         return Check("bitsandbytes", False, f"quantizes wrongly on {device}", "upgrade it")
     return Check("bitsandbytes", True, f"{bnb.__version__} quantizes to NF4 on {device}")
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
 
 
 def check_gpu(here: Machine, device_file: Path = Path("/dev/nvidia0")) -> Check:

@@ -26,6 +26,8 @@ class FinetuneResult:
         ``question``, ``before``, ``after`` and ``wanted`` of the first held-out rows.
     losses : tuple of (int, float)
         Step and training loss (nats per supervised token).
+    eval_losses : tuple of (int, float)
+        Step and held-out loss: before training (step 0), at each evaluation, and after.
     skipped_steps : tuple of int
         Steps that the fp16 gradient scaler skipped.
     steps : int
@@ -42,6 +44,7 @@ class FinetuneResult:
     after: Scores
     samples: tuple[dict[str, str], ...]
     losses: tuple[tuple[int, float], ...]
+    eval_losses: tuple[tuple[int, float], ...]
     skipped_steps: tuple[int, ...]
     steps: int
     tokens: int

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import PrinterCallback
 
 from onegpu import data, models, runtime
 from onegpu.packing import pack_lengths
@@ -33,6 +34,7 @@ from onegpu.qlora_finetune.trainer import (
 from onegpu.sft_datasets import TokenizedSet, tokenize_rows
 
 N_SAMPLES = 3
+DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 class Interrupted(RuntimeError):
@@ -176,7 +178,7 @@ def finetune(
     precision = config.precision or _precision_name(runtime.precision())
 
     if loaded is None:
-        loaded = models.load(config.model, quantization=config.quantization)
+        loaded = models.load(config.model, quantization=config.quantization, dtype=DTYPES[precision])
     say(str(loaded))
     prepared = prepare_data(config, loaded.tokenizer)
     say(str(prepared))
@@ -188,8 +190,10 @@ def finetune(
         model=model, args=args, train_dataset=prepared.train_rows, eval_dataset=prepared.held_out_rows,
         processing_class=loaded.tokenizer,
     )  # fmt: skip
+    trainer.remove_callback(PrinterCallback)  # its dictionaries would cut through the progress bar
     interruption = SaveWhenInterrupted()
-    for callback in (interruption, StopOnNan(), Progress(trainer.meter)):
+    progress = Progress(trainer.meter)
+    for callback in (interruption, StopOnNan(), progress):
         trainer.add_callback(callback)
     if config.early_stopping_patience is not None:
         from transformers import EarlyStoppingCallback
@@ -213,6 +217,7 @@ def finetune(
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     finally:
         interruption.release()
+        progress.close()
     if interruption.interrupted and trainer.state.global_step < trainer.state.max_steps:
         raise Interrupted(
             f"stopped at step {trainer.state.global_step} of {trainer.state.max_steps}; the checkpoint is in "
@@ -229,6 +234,7 @@ def finetune(
         after=after,
         samples=_samples(prepared, answers_before, answers_after),
         losses=tuple((e["step"], e["loss"]) for e in trainer.state.log_history if "loss" in e),
+        eval_losses=tuple((e["step"], e["eval_loss"]) for e in trainer.state.log_history if "eval_loss" in e),
         skipped_steps=tuple(trainer.skipped_steps),
         steps=trainer.state.global_step,
         tokens=meter.tokens,
@@ -248,7 +254,7 @@ def finetune(
 
 
 def _precision_name(precision: runtime.Precision) -> str:
-    return {"float16": "fp16", "bfloat16": "bf16", None: "fp32"}[precision.autocast]
+    return next(name for name, dtype in DTYPES.items() if dtype == precision.dtype)
 
 
 def _prepare_output_dir(config: FinetuneConfig, resume: bool, overwrite: bool) -> Path:
@@ -314,16 +320,12 @@ def _evaluate(trainer, tokenizer, prepared: TrainingData, config: FinetuneConfig
         return Scores(loss), []
     if not prepared.triage:
         rows = rows[:N_SAMPLES]
-    with trainer.compute_loss_context_manager(), _autocast(trainer):
+    with trainer.accelerator.autocast():
         answers = generate(
             trainer.model, tokenizer, [prompt_of(row, prepared.triage) for row in rows],
             max_new_tokens=config.max_new_tokens, batch_size=config.generation_batch_size,
         )  # fmt: skip
     return (score_triage(answers, rows, loss) if prepared.triage else Scores(loss, rows=len(rows))), answers
-
-
-def _autocast(trainer):
-    return trainer.accelerator.autocast()
 
 
 def prompt_of(row: dict[str, Any], triage: bool) -> list[dict[str, str]]:

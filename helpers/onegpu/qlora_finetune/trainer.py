@@ -63,6 +63,8 @@ class HeadLoss(torch.autograd.Function):
     CHUNK = 128  # positions; 128 x 49,152 float32 logits are 24 MiB
 
     @staticmethod
+    @torch.autocast("cuda", enabled=False)
+    @torch.autocast("cpu", enabled=False)
     def forward(ctx, hidden, weight, targets):
         # fp16 flushes the small probabilities of a large vocabulary to zero; lifted by 2**10 they stay above 2**-24.
         lift = 1024.0 if weight.dtype == torch.float16 else 1.0
@@ -189,13 +191,18 @@ class QLoraTrainer(Trainer):
         self.model_accepts_loss_kwargs = (
             True  # has the Trainer count the supervised tokens of all micro-batches
         )
+        if self.args.fp16 and self.accelerator.scaler is None:
+            # accelerate leaves fp16 out on a CPU, without a word; here it runs as it does on a GPU, to be tested.
+            self.accelerator.native_amp = True
+            self.accelerator.scaler = torch.amp.GradScaler(self.args.device.type)
         self.meter = Meter()
         self.skipped_steps: list[int] = []
         self.add_callback(self.meter)
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         """Sum of the supervised tokens' losses over their number in the accumulated batch."""
-        loss, n = supervised_loss(model, inputs)
+        with self.accelerator.autocast():
+            loss, n = supervised_loss(model, inputs)
         self.meter.add(inputs["input_ids"].numel(), n)
         loss = loss / (num_items_in_batch if num_items_in_batch is not None else max(n, 1))
         return (loss, {}) if return_outputs else loss
@@ -208,7 +215,7 @@ class QLoraTrainer(Trainer):
 
     def prediction_step(self, model, inputs, prediction_loss_only, ignore_keys=None):
         """Loss only: held-out loss needs no logits kept."""
-        with torch.no_grad(), self.compute_loss_context_manager():
+        with torch.no_grad(), self.accelerator.autocast():
             loss, n = supervised_loss(model, self._prepare_inputs(inputs))
         self._eval_sums[0] += loss.item()
         self._eval_sums[1] += n
@@ -246,9 +253,10 @@ class Progress(TrainerCallback):
             rate = (self.meter.tokens - tokens) / (time.perf_counter() - since)
             self.bar.set_postfix_str(f"loss {logs['loss']:.3f}, {rate:,.0f} tokens/s")
 
-    def on_train_end(self, args, state, control, **kwargs):
-        """Close the bar."""
-        self.bar.close()
+    def close(self) -> None:
+        """Close the bar, also after an error."""
+        if self.bar is not None:
+            self.bar.close()
 
 
 class StopOnNan(TrainerCallback):

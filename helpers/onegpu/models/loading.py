@@ -266,8 +266,9 @@ def _download(hub_id: str, revision: str | None) -> Path:
     except errors.RepositoryNotFoundError as error:
         raise ModelNotAvailable(f"the hub has no model {hub_id}, or it is private: check the name") from error
     except Exception as error:
+        said = (str(error).strip().splitlines() or [""])[0].rstrip(".")
         raise ModelNotAvailable(
-            f"downloading {hub_id} from the hub failed: {type(error).__name__}: {error}. Try again: what is there "
+            f"downloading {hub_id} from the hub failed ({type(error).__name__}: {said}). Try again: what is there "
             f"already is kept"
         ) from error
     try:

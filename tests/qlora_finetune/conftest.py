@@ -3,7 +3,6 @@
 import json
 
 import pytest
-
 from onegpu import models
 from onegpu.models import tiny_model, tiny_tokenizer
 from onegpu.qlora_finetune import FinetuneConfig

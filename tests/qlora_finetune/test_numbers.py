@@ -4,8 +4,6 @@ import copy
 
 import pytest
 import torch
-from torch.nn import functional as F
-
 from onegpu.models import tiny_model, tiny_tokenizer
 from onegpu.packing import IGNORE_INDEX
 from onegpu.qlora_finetune import FinetuneConfig, attach_adapters
@@ -13,6 +11,7 @@ from onegpu.qlora_finetune.attention import no_mask, packed_sdpa, use_packed_att
 from onegpu.qlora_finetune.lora import fuse_lora
 from onegpu.qlora_finetune.trainer import HeadLoss, collate_rows, supervised_loss
 from onegpu.sft_datasets import tokenize_rows
+from torch.nn import functional as F
 
 from .conftest import chat
 
@@ -25,7 +24,9 @@ def examples(n=5):
 def with_adapters(model, **changes):
     """Adapters whose B is not zero, so that every gradient is at work."""
     use_packed_attention(model)
-    model = attach_adapters(model, FinetuneConfig(lora_r=4, lora_alpha=8, gradient_checkpointing=False, **changes))
+    model = attach_adapters(
+        model, FinetuneConfig(lora_r=4, lora_alpha=8, gradient_checkpointing=False, **changes)
+    )
     generator = torch.Generator().manual_seed(1)
     for name, p in model.named_parameters():
         if "lora_B" in name:
@@ -40,7 +41,9 @@ def padded_loss(model, rows):
     labels = torch.tensor([r["labels"] + [IGNORE_INDEX] * (width - len(r["labels"])) for r in rows])
     mask = torch.tensor([[1] * len(r["input_ids"]) + [0] * (width - len(r["input_ids"])) for r in rows])
     logits = model(input_ids=ids, attention_mask=mask).logits
-    return F.cross_entropy(logits[:, :-1].flatten(0, 1).float(), labels[:, 1:].flatten(), ignore_index=IGNORE_INDEX)
+    return F.cross_entropy(
+        logits[:, :-1].flatten(0, 1).float(), labels[:, 1:].flatten(), ignore_index=IGNORE_INDEX
+    )
 
 
 def gradients(model):
@@ -209,7 +212,9 @@ def test_training_after_an_evaluation_has_the_same_gradients(tiny_nf4):
 def test_head_runs_on_supervised_positions_only(tiny_nf4, monkeypatch):
     seen = []
     apply = HeadLoss.apply
-    monkeypatch.setattr(HeadLoss, "apply", lambda hidden, *rest: (seen.append(len(hidden)), apply(hidden, *rest))[1])
+    monkeypatch.setattr(
+        HeadLoss, "apply", lambda hidden, *rest: (seen.append(len(hidden)), apply(hidden, *rest))[1]
+    )
     batch = collate_rows([examples(4)])
     supervised_loss(with_adapters(tiny_nf4.model), batch)
     assert seen == [int((batch["labels"] != IGNORE_INDEX).sum())]

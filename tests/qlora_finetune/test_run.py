@@ -10,14 +10,12 @@ import time
 
 import pytest
 import torch
-from safetensors.torch import load_file
-
 from onegpu import models
-from onegpu.qlora_finetune import FinetuneConfig, Interrupted, finetune, merge_adapter, prepare_data
-from onegpu.qlora_finetune import lora
+from onegpu.qlora_finetune import FinetuneConfig, Interrupted, finetune, lora, merge_adapter, prepare_data
 from onegpu.qlora_finetune import run as run_module
 from onegpu.qlora_finetune.attention import use_packed_attention
 from onegpu.qlora_finetune.trainer import QLoraTrainer, collate_rows, supervised_loss
+from safetensors.torch import load_file
 
 from .conftest import chat
 
@@ -56,7 +54,9 @@ def test_totals_are_known_before_the_first_step_and_come_true(tiny_config, tiny_
 
 @pytest.mark.parametrize("optim", ["adamw_torch", "adamw_8bit", "sgd"])
 @pytest.mark.parametrize("packing", [True, False])
-def test_accumulation_equals_one_big_batch(tiny_config, tmp_path, optim, packing):  # transformers#24725, #34191
+def test_accumulation_equals_one_big_batch(
+    tiny_config, tmp_path, optim, packing
+):  # transformers#24725, #34191
     """Rows of unequal numbers of supervised tokens: a mean of means would differ."""
     common = {"max_steps": 1, "optim": optim, "packing": packing, "seed": 3}
     big = finetune(tiny_config(**common, per_device_train_batch_size=4, output_dir=str(tmp_path / "a")))
@@ -67,9 +67,13 @@ def test_accumulation_equals_one_big_batch(tiny_config, tmp_path, optim, packing
 
 
 def test_packing_and_no_packing_see_the_same_loss_at_step_one(tiny_config, tmp_path):
-    packed = finetune(tiny_config(max_steps=1, per_device_train_batch_size=100, output_dir=str(tmp_path / "a")))
+    packed = finetune(
+        tiny_config(max_steps=1, per_device_train_batch_size=100, output_dir=str(tmp_path / "a"))
+    )
     alone = finetune(
-        tiny_config(max_steps=1, per_device_train_batch_size=100, packing=False, output_dir=str(tmp_path / "b"))
+        tiny_config(
+            max_steps=1, per_device_train_batch_size=100, packing=False, output_dir=str(tmp_path / "b")
+        )
     )
     assert losses(packed) == pytest.approx(losses(alone), rel=1e-5)
     assert packed.tokens == alone.tokens
@@ -77,7 +81,9 @@ def test_packing_and_no_packing_see_the_same_loss_at_step_one(tiny_config, tmp_p
 
 def test_gradient_checkpointing_changes_no_number(tiny_config, tmp_path):
     plain = finetune(tiny_config(max_steps=2, output_dir=str(tmp_path / "a")))
-    recomputed = finetune(tiny_config(max_steps=2, gradient_checkpointing=True, output_dir=str(tmp_path / "b")))
+    recomputed = finetune(
+        tiny_config(max_steps=2, gradient_checkpointing=True, output_dir=str(tmp_path / "b"))
+    )
     assert losses(plain) == pytest.approx(losses(recomputed), rel=1e-6)
 
 
@@ -128,6 +134,7 @@ def test_ctrl_c_saves_a_checkpoint_and_says_how_to_go_on(tiny_config, tmp_path, 
     with pytest.raises(Interrupted, match=r"stopped at step 4 of 6.*--resume"):
         finetune(tiny_config(save_steps=100))
     assert signal.getsignal(signal.SIGINT) is handler
+    assert (tmp_path / "run" / "checkpoint-4" / "trainer_state.json").is_file()
     monkeypatch.undo()
     resumed = finetune(tiny_config(save_steps=100), resume=True)
     assert losses(resumed) == losses(finetune(tiny_config(output_dir=str(tmp_path / "whole"))))
@@ -139,7 +146,9 @@ def test_mixed_precision_keeps_trainable_parameters_fp32_and_losses_close(
 ):  # transformers#23165, peft#1522
     trainers, computed_in = [], set()
     init, apply = QLoraTrainer.__init__, lora.LoraLinear.apply
-    monkeypatch.setattr(lora.LoraLinear, "apply", lambda x, *rest: (computed_in.add(x.dtype), apply(x, *rest))[1])
+    monkeypatch.setattr(
+        lora.LoraLinear, "apply", lambda x, *rest: (computed_in.add(x.dtype), apply(x, *rest))[1]
+    )
     monkeypatch.setattr(
         QLoraTrainer, "__init__", lambda self, *a, **k: (trainers.append(self), init(self, *a, **k))[1]
     )
@@ -176,9 +185,13 @@ def test_early_stopping_keeps_the_best_adapter(tiny_config, chats_file, tmp_path
     path.write_text("".join(json.dumps(chat(i)) + "\n" for i in (0, 7)))
     result = finetune(
         tiny_config(
-            data=str(path), max_steps=80, learning_rate=5e-2, eval_data=str(chats_file), eval_steps=4,
+            data=str(path),
+            max_steps=80,
+            learning_rate=5e-2,
+            eval_data=str(chats_file),
+            eval_steps=4,
             early_stopping_patience=2,
-        )  # fmt: skip
+        )
     )
     assert result.steps < 80
     best = min(loss for _, loss in result.eval_losses)
@@ -193,7 +206,9 @@ def test_merged_model_answers_as_the_adapter_does(tiny_config, tmp_path):
     from peft import PeftModel
 
     with_adapter = PeftModel.from_pretrained(base.model, tmp_path / "run" / "adapter").eval()
-    folder = merge_adapter(tmp_path / "run" / "adapter", tmp_path / "merged", base=config.model, dtype=torch.float32)
+    folder = merge_adapter(
+        tmp_path / "run" / "adapter", tmp_path / "merged", base=config.model, dtype=torch.float32
+    )
     merged = models.load(folder).model
     ids = torch.tensor([[1, 40, 50, 60, 70]])
     torch.testing.assert_close(merged(ids).logits, with_adapter(ids).logits, rtol=1e-4, atol=1e-4)
@@ -263,7 +278,11 @@ def test_wrong_target_modules_list_the_right_names(tiny_config):  # peft#294, pe
 
 def test_a_loss_that_is_not_finite_ends_the_run(tiny_config, monkeypatch):
     monkeypatch.setattr(
-        QLoraTrainer, "compute_loss", lambda self, model, inputs, **k: sum(p.sum() for p in model.parameters() if p.requires_grad) * float("nan")
+        QLoraTrainer,
+        "compute_loss",
+        lambda self, model, inputs, **k: (
+            sum(p.sum() for p in model.parameters() if p.requires_grad) * float("nan")
+        ),
     )
     with pytest.raises(FloatingPointError, match="the loss is nan at step 1"):
         finetune(tiny_config())

@@ -66,8 +66,6 @@ class HeadLoss(torch.autograd.Function):
     @torch.autocast("cuda", enabled=False)
     @torch.autocast("cpu", enabled=False)
     def forward(ctx, hidden, weight, targets):
-        # fp16 flushes the small probabilities of a large vocabulary to zero; lifted by 2**10 they stay above 2**-24.
-        lift = 1024.0 if weight.dtype == torch.float16 else 1.0
         total = torch.zeros((), dtype=torch.float32, device=hidden.device)
         grad = torch.empty_like(hidden, dtype=torch.float32) if ctx.needs_input_grad[0] else None
         for start in range(0, len(targets), HeadLoss.CHUNK):
@@ -78,7 +76,7 @@ class HeadLoss(torch.autograd.Function):
             if grad is not None:
                 d_logits = torch.softmax(logits, -1)
                 d_logits.scatter_add_(1, gold, torch.full_like(gold, -1, dtype=d_logits.dtype))
-                grad[part] = (d_logits.mul_(lift).to(weight.dtype) @ weight).float() / lift
+                grad[part] = (d_logits.to(weight.dtype) @ weight).float()
         if grad is not None:
             ctx.save_for_backward(grad)
             ctx.dtype = hidden.dtype
@@ -188,9 +186,8 @@ class QLoraTrainer(Trainer):
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, data_collator=collate_rows, **kwargs)
-        self.model_accepts_loss_kwargs = (
-            True  # has the Trainer count the supervised tokens of all micro-batches
-        )
+        # With this the Trainer counts the supervised tokens of all micro-batches of a step.
+        self.model_accepts_loss_kwargs = True
         if self.args.fp16 and self.accelerator.scaler is None:
             # accelerate leaves fp16 out on a CPU, without a word; here it runs as it does on a GPU, to be tested.
             self.accelerator.native_amp = True

@@ -1,0 +1,117 @@
+"""The command line: errors that say what to do, status 1, no stack trace."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from onegpu import cli
+
+
+def run(*args, **kwargs):
+    return subprocess.run(
+        [sys.executable, "-m", "onegpu.cli", *args], capture_output=True, text=True, check=False, **kwargs
+    )
+
+
+def call(monkeypatch, capsys, *args):
+    """Run in this process; return status, stdout and stderr."""
+    monkeypatch.setattr(sys, "argv", ["onegpu", *args])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    captured = capsys.readouterr()
+    return stop.value.code or 0, captured.out, captured.err
+
+
+def test_importing_the_package_is_instant():
+    code = "import time; t = time.perf_counter(); import onegpu; print(time.perf_counter() - t)"
+    seconds = min(float(subprocess.check_output([sys.executable, "-c", code])) for _ in range(3))
+    assert seconds < 0.2
+
+
+def test_help_names_the_commands():
+    out = CliRunner().invoke(cli.app, ["--help"]).output
+    assert all(name in out for name in ("lab", "finetune", "doctor", "merge", "notebooks"))
+
+
+def test_unknown_model_is_an_error_without_a_trace(monkeypatch, capsys, tmp_path):
+    status, _, err = call(
+        monkeypatch, capsys, "finetune", "--model", "smollm2-136m", "--output-dir", str(tmp_path)
+    )
+    assert status == 1
+    assert err.startswith("error: ")
+    assert "smollm2-135m" in err  # the near match
+    assert "Traceback" not in err
+
+
+def test_debug_shows_the_trace(tmp_path):
+    done = run("finetune", "--set", "max_length=0", "--debug")
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("pair", "message"),
+    [
+        ("max_length", "expected name=value"),
+        ("maxlength=3", "expected name=value with a name from model"),
+        ("max_length=long", "expected int"),
+        ("max_length=0", "max_length is 0"),
+        ("packing=3", "expected bool"),
+        ("learning_rate=true", "expected float"),
+    ],
+)
+def test_bad_setting_says_what_was_expected(monkeypatch, capsys, pair, message):
+    status, _, err = call(monkeypatch, capsys, "finetune", "--set", pair)
+    assert status == 1
+    assert message in err
+
+
+def test_report_file_that_cannot_be_written_is_found_before_training(monkeypatch, capsys, tmp_path):
+    (tmp_path / "file").write_text("")
+    status, _, err = call(monkeypatch, capsys, "finetune", "--json", str(tmp_path / "file" / "report.json"))
+    assert status == 1
+    assert "can't be written" in err
+
+
+def test_data_that_is_neither_set_nor_file_is_named(monkeypatch, capsys, tmp_path):
+    from onegpu.models import tiny_model, tiny_tokenizer
+
+    tiny_model().save_pretrained(tmp_path / "model")
+    tiny_tokenizer().save_pretrained(tmp_path / "model")
+    status, _, err = call(
+        monkeypatch, capsys, "finetune", "--model", str(tmp_path / "model"), "--data", "nowhere.jsonl",
+        "--output-dir", str(tmp_path / "run"),
+    )  # fmt: skip
+    assert status == 1
+    assert "data is 'nowhere.jsonl': neither a shipped set" in err
+
+
+def test_finetune_prints_the_report_and_writes_json(monkeypatch, capsys, tmp_path):
+    from onegpu.models import tiny_model, tiny_tokenizer
+
+    tiny_model().save_pretrained(tmp_path / "model")
+    tiny_tokenizer().save_pretrained(tmp_path / "model")
+    status, out, _ = call(
+        monkeypatch, capsys, "finetune", "--model", str(tmp_path / "model"), "--output-dir", str(tmp_path / "run"),
+        "--json", str(tmp_path / "report.json"), "--set", "max_steps=2", "--set", "eval_rows=4",
+        "--set", "max_new_tokens=4",
+    )  # fmt: skip
+    assert status == 0
+    assert "intent right" in out
+    report = json.loads((tmp_path / "report.json").read_text())
+    for part in ("before", "after"):
+        assert {"valid_json", "intent_accuracy", "loss"} <= set(report[part])
+    assert report["tokens"] > report["supervised_tokens"] > 0
+    assert report["tokens_per_second"] > 0
+    assert report["train_seconds"] > 0
+    assert report["peak_memory_bytes"] > 2**20
+    assert report["adapter_dir"] == str(tmp_path / "run" / "adapter")
+
+
+def test_merge_of_a_folder_without_adapter_says_so(monkeypatch, capsys, tmp_path):
+    status, _, err = call(monkeypatch, capsys, "merge", str(tmp_path), str(tmp_path / "out"))
+    assert status == 1
+    assert "holds no adapter_model.safetensors" in err

@@ -241,6 +241,16 @@ def test_an_unknown_quantization_is_refused():
         models.load("smollm2-135m", quantization="fp4")
 
 
+def test_loading_leaves_the_number_of_threads_as_it_was(tiny_folder):
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        models.load(tiny_folder, quantization="nf4")
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_loading_prints_nothing(tiny_folder, capfd):
     models.load(tiny_folder, quantization="nf4")
     assert capfd.readouterr() == ("", "")

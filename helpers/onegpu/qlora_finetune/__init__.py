@@ -8,11 +8,15 @@ runs on supervised tokens only (``trainer``), and one pass per adapted layer (``
 Sources: QLoRA, arXiv 2305.14314; LoRA, arXiv 2106.09685.
 """
 
-from onegpu.qlora_finetune.adapters import attach_adapters, merge_adapter
-from onegpu.qlora_finetune.config import SYSTEM_PROMPT, FinetuneConfig
-from onegpu.qlora_finetune.evaluation import Scores, generate, read_triage, score_triage, triage_example
-from onegpu.qlora_finetune.report import FinetuneResult, curve
-from onegpu.qlora_finetune.run import Interrupted, TrainingData, finetune, prepare_data, read_rows
+from onegpu import runtime
+
+runtime.quiet()  # before bitsandbytes is imported below
+
+from onegpu.qlora_finetune.adapters import attach_adapters, merge_adapter  # noqa: E402
+from onegpu.qlora_finetune.config import SYSTEM_PROMPT, FinetuneConfig  # noqa: E402
+from onegpu.qlora_finetune.evaluation import Scores, generate, read_triage, score_triage, triage_example  # noqa: E402
+from onegpu.qlora_finetune.report import FinetuneResult, curve  # noqa: E402
+from onegpu.qlora_finetune.run import Interrupted, TrainingData, finetune, prepare_data, read_rows  # noqa: E402
 
 __all__ = [
     "SYSTEM_PROMPT",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,11 @@ def attach_adapters(model: torch.nn.Module, config: Any, fp16: bool = False) -> 
     for module in model.modules():
         if "norm" in type(module).__name__.lower():
             module.float()
-    model = get_peft_model(model, lora)
+    with warnings.catch_warnings():  # peft 0.21 asks for a property that transformers 5.24 has renamed
+        warnings.filterwarnings(
+            "ignore", message="`is_gradient_checkpointing` is deprecated", category=FutureWarning
+        )
+        model = get_peft_model(model, lora)
     if fp16:
         embeddings = model.get_input_embeddings()
         embeddings.register_forward_hook(lambda module, inputs, output: output.float())

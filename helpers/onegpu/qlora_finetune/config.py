@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-SYSTEM_PROMPT = "Triage this message. Answer with one JSON object: intent, urgency, reply."
+SYSTEM_PROMPT = "Triage as JSON: intent, urgency, reply."
 """What the model is told for the shipped task: short, since every example carries it."""
 
 # Settings that may differ between a run and its continuation: they don't touch the numbers.
@@ -101,7 +101,7 @@ class FinetuneConfig:
     logging_steps: int = 1
     seed: int = 0
     eval_rows: int | None = None
-    generation_batch_size: int = 50
+    generation_batch_size: int = 128
     max_new_tokens: int = 96
 
     def __post_init__(self):

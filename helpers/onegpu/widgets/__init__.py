@@ -1,0 +1,31 @@
+"""Widgets of the course: a control, a picture that follows it, and the same in words. One module per topic.
+
+    from onegpu import widgets
+    widgets.quantization.explorer()
+
+`explore` is the pattern that all of them use. Only what ipywidgets 7.7 (Colab) and 8 share, and no `interact` and no
+`Output`, whose results nbval and previews don't see.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+_BASE = ("choice", "explore", "number", "slider", "switch", "text")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _BASE:
+        return getattr(importlib.import_module("onegpu.widgets.base"), name)
+    if not name.startswith("_"):
+        try:
+            return importlib.import_module(f"onegpu.widgets.{name}")
+        except ModuleNotFoundError as error:
+            if error.name != f"onegpu.widgets.{name}":
+                raise
+    raise AttributeError(f"module 'onegpu.widgets' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(_BASE)

@@ -1,0 +1,116 @@
+"""`explore`: controls, and a picture with real alt text that is drawn anew when one of them moves.
+
+The picture is an `<img alt=...>` inside an HTML widget, with the controls' values and the same sentence under it in
+text: a slider's handle has no name for a screen reader, and JupyterLab shows no alt text of plain figures. A stored
+notebook keeps the first picture, so that a preview without a kernel shows something.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Sequence
+from html import escape
+from typing import Any
+
+import ipywidgets
+
+from onegpu.plots.base import png
+
+
+def slider(label: str, value: float, low: float, high: float, step: float = 1) -> Any:
+    """Return a slider; of whole numbers if all its numbers are."""
+    whole = all(isinstance(number, int) for number in (value, low, high, step))
+    kind = ipywidgets.IntSlider if whole else ipywidgets.FloatSlider
+    # A redraw for each pixel of a drag would queue up: one when the mouse is let go, one for each key.
+    return kind(
+        value=value, min=low, max=high, step=step, description=label, continuous_update=False, style=_WIDE
+    )
+
+
+def choice(label: str, options: Sequence[Any], value: Any = None) -> Any:
+    """Return a choice of one option; the first, if none is given."""
+    chosen = options[0] if value is None else value
+    return ipywidgets.Dropdown(options=list(options), value=chosen, description=label, style=_WIDE)
+
+
+def switch(label: str, value: bool = False) -> Any:
+    """Return a checkbox."""
+    return ipywidgets.Checkbox(value=value, description=label, indent=False)
+
+
+def text(label: str, value: str = "") -> Any:
+    """Return a line of text to type; it counts when Enter is pressed or the field is left."""
+    return ipywidgets.Text(value=value, description=label, continuous_update=False, style=_WIDE)
+
+
+def number(label: str, value: float) -> Any:
+    """Return a field for a number."""
+    return ipywidgets.FloatText(value=value, description=label, continuous_update=False, style=_WIDE)
+
+
+_WIDE = {"description_width": "initial"}
+
+
+def explore(draw: Callable[..., tuple[Any, str]], **controls: Any) -> None:
+    """Show controls and what `draw` makes of their values.
+
+    Parameters
+    ----------
+    draw
+        Called as ``draw(name=value, ...)``; returns (figure, sentence) or (HTML text, sentence). The sentence says what
+        is to be seen; it is the alt text and stands below the picture.
+    controls
+        Widgets by the name of the parameter they set, such as ``block_size=slider("block size", 64, 16, 4096)``.
+
+    Raises
+    ------
+    Exception
+        What `draw` raises on the first values. Later errors are shown in place of the picture.
+    """
+    from IPython.display import display
+
+    picture = ipywidgets.HTML()
+    frame = ipywidgets.VBox([*controls.values(), picture])
+
+    def values() -> dict[str, Any]:
+        return {name: control.value for name, control in controls.items()}
+
+    def refresh(_: Any = None) -> None:
+        try:
+            picture.value = _html(*draw(**values()), _in_words(controls))
+        except Exception as error:
+            picture.value = f'<p role="alert">{escape(type(error).__name__)}: {escape(str(error))}</p>'
+
+    shown, sentence = draw(**values())
+    picture.value = _html(shown, sentence, _in_words(controls))
+    for control in controls.values():
+        control.observe(refresh, names="value")
+    still = (
+        {"text/html": f"{shown}<p>{escape(sentence)}</p>"}
+        if isinstance(shown, str)
+        else {"image/png": base64.b64encode(png(shown)).decode()}
+    )
+    display(
+        {
+            "text/plain": f"{_in_words(controls)}: {sentence}",
+            "application/vnd.jupyter.widget-view+json": {
+                "version_major": 2,
+                "version_minor": 0,
+                "model_id": frame.model_id,
+            },
+        }
+        | still,
+        raw=True,
+        metadata={"image/png": {"alt": sentence}} if "image/png" in still else {},
+    )
+
+
+def _in_words(controls: dict[str, Any]) -> str:
+    return ", ".join(f"{control.description} = {control.value}" for control in controls.values())
+
+
+def _html(shown: Any, sentence: str, values: str) -> str:
+    if not isinstance(shown, str):
+        data = base64.b64encode(png(shown)).decode()
+        shown = f'<img alt="{escape(sentence)}" src="data:image/png;base64,{data}" style="max-width:100%">'
+    return f'{shown}<p aria-live="polite"><b>{escape(values)}</b>: {escape(sentence)}</p>'

@@ -1,0 +1,97 @@
+"""Preference data: from a ranking A > B > C to pairs, to a reward model, to DPO.
+
+Read it in this order: `rankings` (ties, cycles, pairs), `validation` (bad pairs, length and position bias),
+`losses` (Bradley-Terry and DPO), `logprobs` (exactly the completion), `reward_model`, `dpo`.
+"""
+
+from onegpu.preference_data.dpo import DpoStep, reference_logprobs, train_dpo
+from onegpu.preference_data.logprobs import (
+    TokenizedPair,
+    TokenizedPairs,
+    pair_logprobs,
+    sequence_logprobs,
+    tokenize_pairs,
+)
+from onegpu.preference_data.losses import (
+    Accuracy,
+    DpoLoss,
+    bradley_terry_loss,
+    diagnose,
+    dpo_loss,
+    pair_accuracy,
+    ranking_loss,
+)
+from onegpu.preference_data.rankings import (
+    PreferencePair,
+    Ranking,
+    VoteProblems,
+    check_votes,
+    load_rankings,
+    pairs_of,
+    parse_order,
+    same_text,
+    split_rankings,
+    to_pairs,
+    to_ranking,
+)
+from onegpu.preference_data.reward_model import (
+    RewardHead,
+    RewardTraining,
+    answer_features,
+    reward_accuracy,
+    train_reward_head,
+)
+from onegpu.preference_data.validation import (
+    LengthBias,
+    PairError,
+    PairReport,
+    PositionBias,
+    length_bias,
+    pair_problems,
+    position_bias,
+    to_pair,
+    validate_pairs,
+)
+
+__all__ = [
+    "Accuracy",
+    "DpoLoss",
+    "DpoStep",
+    "LengthBias",
+    "PairError",
+    "PairReport",
+    "PositionBias",
+    "PreferencePair",
+    "Ranking",
+    "RewardHead",
+    "RewardTraining",
+    "TokenizedPair",
+    "TokenizedPairs",
+    "VoteProblems",
+    "answer_features",
+    "bradley_terry_loss",
+    "check_votes",
+    "diagnose",
+    "dpo_loss",
+    "length_bias",
+    "load_rankings",
+    "pair_accuracy",
+    "pair_logprobs",
+    "pair_problems",
+    "pairs_of",
+    "parse_order",
+    "position_bias",
+    "ranking_loss",
+    "reference_logprobs",
+    "reward_accuracy",
+    "same_text",
+    "sequence_logprobs",
+    "split_rankings",
+    "to_pair",
+    "to_pairs",
+    "to_ranking",
+    "tokenize_pairs",
+    "train_dpo",
+    "train_reward_head",
+    "validate_pairs",
+]

@@ -1,0 +1,317 @@
+"""Find what is wrong with preference pairs, and whether length or position decided them.
+
+A reward model learns the easiest thing that separates chosen from rejected. If longer answers won more
+often, that is length; if the answer shown first won more often, it is the habit of the person who ranked.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from onegpu.preference_data.rankings import PreferencePair, Ranking, pairs_of, same_text
+from onegpu.sft_datasets import Problem
+
+
+class PairError(ValueError):
+    """A row that can't become a `PreferencePair`; `problem` holds row, field, code and what to do."""
+
+    def __init__(self, problem: Problem):
+        super().__init__(str(problem))
+        self.problem = problem
+
+    def __reduce__(self):
+        return type(self), (self.problem,)
+
+
+def pair_problems(row: Mapping[str, Any] | PreferencePair, row_index: int | None = None) -> list[Problem]:
+    """List what is wrong with one pair.
+
+    A row has prompt, chosen and rejected, each text; or chosen and rejected as lists of messages, whose
+    turns before the last are the prompt and must be the same on both sides.
+
+    Examples
+    --------
+    >>> [p.code for p in pair_problems({"prompt": "2+2?", "chosen": "4", "rejected": None})]
+    ['not_text']
+    >>> [p.code for p in pair_problems({"prompt": "2+2?", "chosen": "4", "rejected": "4 "})]
+    ['identical_pair']
+    """
+    if isinstance(row, PreferencePair):
+        row = {"prompt": row.prompt, "chosen": row.chosen, "rejected": row.rejected}
+
+    def problem(field, code, found, expected, fix):
+        text = repr(found)
+        text = text if len(text) <= 60 else f"{text[:57]}..."
+        return Problem(row_index, field, code, text, expected, fix)
+
+    found = []
+    sides, prompts = {}, {}
+    for field in ("chosen", "rejected"):
+        value = row.get(field)
+        if isinstance(value, Sequence) and not isinstance(value, str):
+            roles = [turn.get("role") if isinstance(turn, Mapping) else None for turn in value]
+            if (len(value) < 2 and not row.get("prompt")) or not roles or roles[-1] != "assistant":
+                expected = "the prompt's messages and then an assistant message"
+                found.append(
+                    problem(field, "no_answer", roles, expected, "Complete the list or drop the row.")
+                )
+                continue
+            prompts[field] = [(turn["role"], turn.get("content")) for turn in value[:-1]]
+            value = value[-1].get("content")
+        if not isinstance(value, str):
+            found.append(problem(field, "not_text", value, "text", "Write the answer or leave the row out."))
+        elif not value.strip():
+            found.append(problem(field, "empty_side", value, "an answer", "Write it or leave the row out."))
+        else:
+            sides[field] = value
+    prompt = row.get("prompt")
+    if not prompts and not (isinstance(prompt, str) and prompt.strip()):
+        found.append(problem("prompt", "empty_prompt", prompt, "text", "Write the prompt or drop the row."))
+    if len(prompts) == 2 and prompts["chosen"] != prompts["rejected"]:
+        expected = "the same turns before both answers"
+        found.append(
+            problem(
+                "rejected",
+                "prompt_differs",
+                prompts["rejected"],
+                expected,
+                "Pair answers to one prompt only.",
+            )
+        )
+    if len(sides) == 2 and same_text(sides["chosen"], sides["rejected"]):
+        expected = "an answer other than the chosen one"
+        found.append(
+            problem(
+                "rejected", "identical_pair", sides["rejected"], expected, "Drop the row: it teaches nothing."
+            )
+        )
+    return found
+
+
+def to_pair(row: Mapping[str, Any] | PreferencePair, row_index: int | None = None) -> PreferencePair:
+    """Read one row as a pair: prompt, chosen and rejected as text, or as lists of messages.
+
+    Chats of more than one turn before the answers are not pairs of texts and are refused.
+
+    Raises
+    ------
+    PairError
+        (a `ValueError`) naming row, field, what was found, what was expected and what to do.
+
+    Examples
+    --------
+    >>> user = {"role": "user", "content": "2+2?"}
+    >>> sides = {"chosen": [user, {"role": "assistant", "content": "4"}],
+    ...          "rejected": [user, {"role": "assistant", "content": "5"}]}
+    >>> to_pair(sides)
+    PreferencePair(prompt='2+2?', chosen='4', rejected='5', group=0)
+    """
+    if isinstance(row, PreferencePair) and not pair_problems(row, row_index):
+        return row
+    found = pair_problems(row, row_index)
+    if found:
+        raise PairError(found[0])
+    prompt = row.get("prompt")
+    sides = []
+    for field in ("chosen", "rejected"):
+        value = row[field]
+        if not isinstance(value, str):
+            if len(value) > 1:
+                before = value[:-1]
+                if len(before) != 1 or before[0]["role"] != "user":
+                    raise PairError(
+                        Problem(
+                            row_index,
+                            field,
+                            "not_one_question",
+                            f"{len(before)} turns before the answer",
+                            "one user turn",
+                            "Render longer chats to text yourself, or drop the row.",
+                        )
+                    )
+                prompt = before[0]["content"]
+            value = value[-1]["content"]
+        sides.append(value)
+    return PreferencePair(prompt, *sides)
+
+
+@dataclass(frozen=True)
+class PairReport:
+    """What `validate_pairs` found.
+
+    Attributes
+    ----------
+    rows, bad_rows
+        Pairs read, and those that can't be trained on.
+    counts
+        Findings by code.
+    problems
+        The findings, in row order.
+    length_bias
+        Over the good pairs.
+    """
+
+    rows: int
+    bad_rows: int
+    counts: Mapping[str, int]
+    problems: tuple[Problem, ...]
+    length_bias: LengthBias
+
+    @property
+    def ok(self) -> bool:
+        """True when every pair can be trained on."""
+        return not self.bad_rows
+
+    def __str__(self) -> str:
+        lines = [f"{self.rows:,} pairs, {self.bad_rows:,} can't be trained on"]
+        for code, count in self.counts.items():
+            first = next(p for p in self.problems if p.code == code)
+            lines.append(f"{code}: {count:,} (first: {first})")
+        return "\n".join([*lines, str(self.length_bias)])
+
+
+def validate_pairs(rows: Iterable[Mapping[str, Any] | PreferencePair], *, strict: bool = False) -> PairReport:
+    """Check pairs: empty or missing sides, equal sides, prompts that differ, the same pair both ways.
+
+    Raises
+    ------
+    PairError
+        With strict, at the first pair that can't be trained on.
+
+    Examples
+    --------
+    >>> report = validate_pairs([{"prompt": "2+2?", "chosen": "4", "rejected": "5"},
+    ...                          {"prompt": "2+2?", "chosen": "5", "rejected": "4"}])
+    >>> dict(report.counts)
+    {'contradicts': 1}
+    """
+    counts: Counter[str] = Counter()
+    problems: list[Problem] = []
+    good: list[PreferencePair] = []
+    seen: dict[tuple[str, str, str], int] = {}
+    total = bad = 0
+    for index, row in enumerate(rows):
+        total += 1
+        found = pair_problems(row, index)
+        if not found:
+            try:
+                pair = to_pair(row, index)
+            except PairError as error:
+                found = [error.problem]
+        if not found:
+            key, other = (pair.prompt, pair.chosen, pair.rejected), (pair.prompt, pair.rejected, pair.chosen)
+            for code, where, expected in (
+                ("repeated", seen.get(key), "each pair once"),
+                ("contradicts", seen.get(other), "one direction for two answers"),
+            ):
+                if where is not None:
+                    fix = "Keep one of them; check_votes counts the votes for each side."
+                    found.append(Problem(index, "chosen", code, f"the pair of row {where}", expected, fix))
+            seen.setdefault(key, index)
+        if found and strict:
+            raise PairError(found[0])
+        if found:
+            bad += 1
+            problems += found
+            counts.update(problem.code for problem in found)
+        else:
+            good.append(pair)
+    return PairReport(total, bad, dict(counts.most_common()), tuple(problems), length_bias(good))
+
+
+@dataclass(frozen=True)
+class LengthBias:
+    """Whether longer answers win.
+
+    Attributes
+    ----------
+    pairs
+        Pairs compared.
+    longer_wins
+        Share of them whose chosen answer is longer (an equal length counts half); 0.5 is no bias.
+    mean_difference
+        Characters by which the chosen answer is longer, on average.
+    correlation
+        Of "the first answer is longer" with "the first answer wins", each +1, 0 or -1, over both orders
+        of every pair: 2 longer_wins - 1 when no lengths are equal. 0 is no bias.
+    """
+
+    pairs: int
+    longer_wins: float
+    mean_difference: float
+    correlation: float
+
+    def __str__(self) -> str:
+        return (
+            f"length: the longer answer wins {self.longer_wins:.1%} of {self.pairs:,} pairs (50 % is no bias), "
+            f"chosen longer by {self.mean_difference:+.1f} characters, correlation {self.correlation:+.3f}"
+        )
+
+
+def length_bias(pairs: Iterable[PreferencePair]) -> LengthBias:
+    """Measure whether length decided, in characters.
+
+    Examples
+    --------
+    >>> length_bias([PreferencePair("a", "long one", "short"), PreferencePair("b", "no", "never")]).longer_wins
+    0.5
+    """
+    differences = [len(pair.chosen) - len(pair.rejected) for pair in pairs]
+    count = len(differences)
+    if not count:
+        return LengthBias(0, 0.5, 0.0, 0.0)
+    signs = [(d > 0) - (d < 0) for d in differences]
+    wins = 0.5 + sum(signs) / (2 * count)
+    unequal = sum(map(abs, signs))
+    # Over both orders the means are 0, the wins all +-1, the lengths +-1 where unequal.
+    correlation = sum(signs) / (count * unequal) ** 0.5 if unequal else 0.0
+    return LengthBias(count, wins, sum(differences) / count, correlation)
+
+
+@dataclass(frozen=True)
+class PositionBias:
+    """Whether the place in which an answer was shown decided.
+
+    Attributes
+    ----------
+    pairs
+        Pairs without ties.
+    earlier_wins
+        Share of them won by the answer shown earlier; 0.5 is no bias.
+    mean_rank
+        Mean rank by place shown, the first place first.
+    """
+
+    pairs: int
+    earlier_wins: float
+    mean_rank: tuple[float, ...]
+
+    def __str__(self) -> str:
+        ranks = ", ".join(f"{rank:.2f}" for rank in self.mean_rank)
+        return (
+            f"position: the answer shown earlier wins {self.earlier_wins:.1%} of {self.pairs:,} pairs (50 % is "
+            f"no bias); mean rank by place {ranks}"
+        )
+
+
+def position_bias(rankings: Iterable[Ranking]) -> PositionBias:
+    """Measure whether the order of showing decided.
+
+    Examples
+    --------
+    >>> position_bias([Ranking("a", ("x", "y"), (1, 2)), Ranking("b", ("x", "y"), (2, 1))]).earlier_wins
+    0.5
+    """
+    wins = total = 0
+    by_place: dict[int, list[int]] = {}
+    for ranking in rankings:
+        for i, j in pairs_of(ranking.ranks):
+            total += 1
+            wins += i < j
+        for place, rank in enumerate(ranking.ranks):
+            by_place.setdefault(place, []).append(rank)
+    means = tuple(sum(ranks) / len(ranks) for _, ranks in sorted(by_place.items()))
+    return PositionBias(total, wins / total if total else 0.5, means)

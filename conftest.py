@@ -7,11 +7,15 @@
 from __future__ import annotations
 
 import os
+import time
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from queue import Empty
 
 import pytest
 from onegpu.notebooks.execution import ENVIRONMENT
+from onegpu.notebooks.files import NotebookError, read
 
 ROOT = Path(__file__).resolve().parent
 
@@ -26,6 +30,50 @@ def pytest_configure(config: pytest.Config) -> None:
         option.nbval_current_env = True  # whatever kernels this machine has
         if not option.nbval_sanitize_with:
             option.nbval_sanitize_with = str(ROOT / "tests" / "nbval_sanitize.cfg")
+
+        _notice_dead_kernels()
+
+
+def _notice_dead_kernels() -> None:
+    """Make nbval say that a kernel died; by itself it waits until the cell's time is over."""
+    from nbval.kernel import RunningKernel
+
+    wait = RunningKernel.get_message
+
+    def get_message(self: RunningKernel, stream: str, timeout: float | None = None) -> dict:
+        end = float("inf") if timeout is None else time.monotonic() + timeout
+        while True:
+            left = end - time.monotonic()
+            try:
+                return wait(self, stream, timeout=max(0.0, min(1.0, left)))
+            except Empty:
+                if left <= 1.0:
+                    raise
+                if not self.is_alive():
+                    raise RuntimeError("the kernel died while it ran this cell (out of memory?)") from None
+
+    RunningKernel.get_message = get_message
+
+
+class UnreadableNotebook(pytest.File):
+    """A notebook that nbval would stumble over with a stack trace."""
+
+    def collect(self) -> list[pytest.Item]:
+        raise self.CollectError(f"{self.path.name}: {self.problem}")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> Iterator[list]:
+    """Say in one line what is wrong with a notebook that can't be read."""
+    found = yield
+    if file_path.suffix == ".ipynb" and found:
+        try:
+            read(file_path)
+        except NotebookError as error:
+            unreadable = UnreadableNotebook.from_parent(parent, path=file_path)
+            unreadable.problem = str(error).removeprefix(f"{file_path.name}: ")
+            return [unreadable]
+    return found
 
 
 @pytest.hookimpl(wrapper=True)
@@ -43,20 +91,26 @@ def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say what to run when a notebook's cell failed."""
-    failed = sorted(
-        {
-            r.nodeid.partition("::")[0]
-            for r in terminalreporter.stats.get("failed", ())
-            if ".ipynb::" in r.nodeid
-        }
-    )
+    """Print the table of exercises and wrong answers, and say what to run when a notebook's cell failed."""
+    reports = [r for kind in ("passed", "failed") for r in terminalreporter.stats.get(kind, ())]
+    table = defaultdict(list)
+    for report in reports:
+        for key, value in report.user_properties:
+            if key == "wrong_answer":
+                number, answer = value.split("|")
+                table[number].append(answer if report.passed else f"{answer}: NOT CAUGHT")
+    if table:
+        terminalreporter.section("exercise x wrong answers")
+        for number, answers in sorted(table.items()):
+            caught = sum(not answer.endswith("NOT CAUGHT") for answer in answers)
+            terminalreporter.line(
+                f"{number}  {caught} of {len(answers)} caught: {', '.join(sorted(answers))}"
+            )
+    failed = {r.nodeid.partition("::")[0] for r in reports if r.failed and ".ipynb::" in r.nodeid}
     if failed:
         terminalreporter.section("notebooks")
-        for path in failed:
-            if path.startswith("labs/"):
-                terminalreporter.line(
-                    f"{path}: an exercise is wrong, or a cell raised: the message above says which."
-                )
-            else:
-                terminalreporter.line(f"{path}: if the new output is right: onegpu notebooks run {path}")
+    for path in sorted(failed):
+        if "labs/" in path:
+            terminalreporter.line(f"{path}: an exercise is not right, or a cell raised: see above.")
+        else:
+            terminalreporter.line(f"{path}: if the new output is the right one: onegpu notebooks run {path}")

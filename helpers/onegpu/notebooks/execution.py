@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from onegpu.notebooks.files import NotebookError, notebook_paths, read, root, write
-from onegpu.notebooks.parts import number_cells
+from onegpu.notebooks.parts import is_setup, number_cells
 from onegpu.notebooks.report import Report
 
 ENVIRONMENT = {
@@ -138,8 +138,15 @@ def stabilise(notebook: Any, folder: Path) -> None:
 
 
 def digest(notebook: Any) -> str:
-    """Return the digest of all code and its stored outputs; `run` stamps it, `check` compares it."""
-    parts = [[cell.source, cell.outputs] for cell in notebook.cells if cell.cell_type == "code"]
+    """Return the digest of all code and its stored outputs; `run` stamps it, `check` compares it.
+
+    The setup cell is left out: a new address or version changes it, and nothing else.
+    """
+    parts = [
+        [cell.source, cell.outputs]
+        for cell in notebook.cells
+        if cell.cell_type == "code" and not is_setup(cell)
+    ]
     return hashlib.sha1(json.dumps(parts, sort_keys=True, ensure_ascii=True).encode()).hexdigest()[:16]
 
 

@@ -33,14 +33,24 @@ def root() -> Path:
     )
 
 
+def repository(folder: Path | None = None) -> str:
+    """Return the repository's address, from its pyproject's [project.urls], the one place where it stands.
+
+    Parameters
+    ----------
+    folder
+        The repository; by default the one this package is installed from.
+    """
+    return _address((folder or root()) / "pyproject.toml")
+
+
 @cache
-def repository(pyproject: Path | None = None) -> str:
-    """Return the repository's address, from pyproject's [project.urls], the one place where it stands."""
-    path = pyproject or root() / "pyproject.toml"
-    address = tomllib.loads(path.read_text(encoding="utf-8"))["project"].get("urls", {}).get("Repository", "")
+def _address(pyproject: Path) -> str:
+    content = tomllib.loads(pyproject.read_text(encoding="utf-8"))
+    address = content["project"].get("urls", {}).get("Repository", "")
     if not address.startswith("https://github.com/") or address.rstrip("/").count("/") != 4:
         raise NotebookError(
-            f"{path.name}: [project.urls] Repository is {address!r}, expected https://github.com/OWNER/NAME: badges "
+            f"{pyproject.name}: [project.urls] Repository is {address!r}, expected https://github.com/OWNER/NAME: badges "
             "and setup cells are made from it."
         )
     return address.rstrip("/").removesuffix(".git")

@@ -11,7 +11,6 @@ import re
 from typing import Any
 
 import onegpu
-from onegpu.notebooks.files import repository
 
 BADGE_IMAGE = "https://colab.research.google.com/assets/colab-badge.svg"
 BADGE = re.compile(r"^\[!\[[^\]]*\]\(" + re.escape(BADGE_IMAGE) + r"\)\]\([^)]*\)$", re.M)
@@ -29,7 +28,7 @@ def ref() -> str:
     return f"v{onegpu.__version__}"
 
 
-def badge(place: str, address: str | None = None) -> str:
+def badge(place: str, address: str) -> str:
     """Return the badge that opens a notebook on Colab.
 
     Parameters
@@ -37,19 +36,19 @@ def badge(place: str, address: str | None = None) -> str:
     place
         Path from the repository's root, such as "labs/04_quantization.ipynb".
     address
-        The repository; by default pyproject's.
+        The repository's (`files.repository`).
 
     Examples
     --------
     >>> print(badge("labs/04_quantization.ipynb", "https://github.com/school/course")[-84:])
     https://colab.research.google.com/github/school/course/blob/v0.1.0/labs/04_quantization.ipynb)
     """
-    owner_name = (address or repository()).removeprefix("https://github.com/")
+    owner_name = address.removeprefix("https://github.com/")
     url = f"https://colab.research.google.com/github/{owner_name}/blob/{ref()}/{place}"
     return f"[![Open in Colab]({BADGE_IMAGE})]({url})"
 
 
-def setup_source(address: str | None = None) -> str:
+def setup_source(address: str) -> str:
     """Return the source of the setup cell, the same in every notebook."""
     return "\n".join(
         [
@@ -58,7 +57,7 @@ def setup_source(address: str | None = None) -> str:
             "import sys",
             "",
             'if "google.colab" in sys.modules and importlib.util.find_spec("onegpu") is None:',
-            f'    %pip install -q --no-deps "onegpu @ git+{address or repository()}@{ref()}"',
+            f'    %pip install -q --no-deps "onegpu @ git+{address}@{ref()}"',
             'if importlib.util.find_spec("onegpu") is None:',
             '    raise SystemExit("onegpu is not installed in this kernel: run `pip install -e .` in its repository.")',
             "from onegpu.notebooks.setup import setup",
@@ -68,7 +67,7 @@ def setup_source(address: str | None = None) -> str:
     )
 
 
-def with_badge(source: str, place: str, address: str | None = None) -> str:
+def with_badge(source: str, place: str, address: str) -> str:
     """Return a first cell with the right badge: in place of the one it has, else under the title."""
     right = badge(place, address)
     if BADGE.search(source):
@@ -82,7 +81,7 @@ def is_setup(cell: Any) -> bool:
     return cell.cell_type == "code" and SETUP_TAG in cell.metadata.get("tags", [])
 
 
-def prepare(notebook: Any, place: str, address: str | None = None) -> Any:
+def prepare(notebook: Any, place: str, address: str) -> Any:
     """Put badge, setup cell, metadata and stable cell ids into a notebook, in place, and return it."""
     import nbformat
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from onegpu.notebooks.building import lab_text
 from onegpu.notebooks.execution import digest
-from onegpu.notebooks.files import NotebookError, notebook_paths, read, root, topic_of
+from onegpu.notebooks.files import NotebookError, notebook_paths, read, repository, root, topic_of
 from onegpu.notebooks.labs import SOLUTION_ONLY, solution_lines, syntax_error
 from onegpu.notebooks.parts import BADGE, BADGE_IMAGE, METADATA, badge, is_setup, setup_source
 from onegpu.notebooks.report import Report
@@ -59,7 +59,7 @@ def problems_of(notebook: Any, place: str, folder: Path) -> Iterator[str]:
     folder
         The repository.
     """
-    yield from _head(notebook, place, folder)
+    yield from _head(notebook, place, folder, repository(folder))
     yield from _headings(notebook)
     yield from _alt_texts(notebook)
     yield from _cells(notebook)
@@ -73,7 +73,7 @@ def problems_of(notebook: Any, place: str, folder: Path) -> Iterator[str]:
         yield from _private(notebook, folder)
 
 
-def _head(notebook: Any, place: str, folder: Path) -> Iterator[str]:
+def _head(notebook: Any, place: str, folder: Path, address: str) -> Iterator[str]:
     """Title, badge, setup cell, metadata."""
     first = notebook.cells[0] if notebook.cells else None
     if first is None or first.cell_type != "markdown" or not first.source.startswith("# "):
@@ -85,14 +85,14 @@ def _head(notebook: Any, place: str, folder: Path) -> Iterator[str]:
         if cell.cell_type == "markdown"
         for match in BADGE.finditer(cell.source)
     ]
-    if badges != [badge(place)]:
+    if badges != [badge(place, address)]:
         found = f"the badge is {badges[0][-60:]}" if badges else "there is no Colab badge"
-        yield f"cell 0: {found}, expected …{badge(place)[-60:]}: {BUILD}."
-    for address in re.findall(
+        yield f"cell 0: {found}, expected …{badge(place, address)[-60:]}: {BUILD}."
+    for opened in re.findall(
         r"colab\.research\.google\.com/github/[^/]+/[^/]+/blob/[^/]+/([^)\s]+)", first.source
     ):
-        if not (folder / address).is_file():
-            yield f"cell 0: the badge opens {address}, which doesn't exist: {BUILD}."
+        if not (folder / opened).is_file():
+            yield f"cell 0: the badge opens {opened}, which doesn't exist: {BUILD}."
     if not re.search(r"\d+ minutes", first.source):
         yield "cell 0: say how long it takes, such as '40 minutes'."
     setups = [number for number, cell in enumerate(notebook.cells) if is_setup(cell)]
@@ -100,7 +100,7 @@ def _head(notebook: Any, place: str, folder: Path) -> Iterator[str]:
         yield f"there is no setup cell: {BUILD}."
     elif setups != [1]:
         yield f"the setup cell is cell {setups}, expected one, cell 1: {BUILD}."
-    elif notebook.cells[1].source != setup_source():
+    elif notebook.cells[1].source != setup_source(address):
         yield f"cell 1: the setup cell was edited by hand: {BUILD}."
     extra = sorted(set(notebook.metadata) - set(METADATA) - {"onegpu"})
     if extra:
@@ -349,7 +349,7 @@ def _between_files(folder: Path) -> Iterator[str]:
             if not lab.is_file():
                 yield f"labs/{path.name}: missing: {BUILD}."
                 continue
-            if lab.read_text(encoding="utf-8") != lab_text(solution, path.name):
+            if lab.read_text(encoding="utf-8") != lab_text(solution, path.name, repository(folder)):
                 yield f"labs/{path.name}: out of step with solutions/{path.name}: {BUILD} (labs are never edited by hand)."
             yield from _left_over(solution, read(lab), path.name)
         except NotebookError as error:

@@ -1,0 +1,70 @@
+"""Tables of levels: NF4, FP4, and the dynamic 8-bit map of bitsandbytes."""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+
+from onegpu.dtype_sizing import fp4_codebook, nf4_codebook
+
+
+@functools.cache
+def table(scheme: str) -> torch.Tensor:
+    """The levels of "nf4", "fp4" or "dynamic8" in code order, fp32 in [-1, 1].
+
+    Examples
+    --------
+    >>> table("nf4")[[0, 7, 15]].tolist()
+    [-1.0, 0.0, 1.0]
+    """
+    if scheme == "dynamic8":
+        return dynamic_table()
+    if scheme not in ("nf4", "fp4"):
+        raise ValueError(f"no table of levels for {scheme!r}, expected 'nf4', 'fp4' or 'dynamic8'")
+    levels = nf4_codebook() if scheme == "nf4" else [level + 0.0 for level in fp4_codebook()]
+    return torch.tensor(levels, dtype=torch.float32)
+
+
+@functools.cache
+def dynamic_table() -> torch.Tensor:
+    """Build the signed dynamic 8-bit map: 256 levels in seven decades, each with twice the levels of the one below.
+
+    Fine near zero and coarse near one, and not symmetric: the most negative level is -0.993, so -absmax can't be
+    stored exactly (arXiv 1511.04561; bitsandbytes' default for 8-bit blocks).
+
+    Returns
+    -------
+    (256,) fp32, ascending
+
+    Examples
+    --------
+    >>> dynamic_table()[[0, 127, 255]].tolist()
+    [-0.992968738079071, 0.0, 1.0]
+    """
+    levels = [0.0, 1.0]
+    for decade in range(7):
+        edges = torch.linspace(0.1, 1, 2**decade + 1, dtype=torch.float32)
+        middles = 10.0 ** (decade - 6) * ((edges[:-1] + edges[1:]) / 2.0)
+        levels += [*middles.tolist(), *(-middles).tolist()]
+    return torch.tensor(sorted(levels), dtype=torch.float32)
+
+
+@functools.cache
+def pair_table(scheme: str) -> torch.Tensor:
+    """The two levels that each packed byte stands for: (256, 2), the high half first."""
+    levels = table(scheme)
+    codes = torch.arange(256)
+    return torch.stack([levels[codes >> 4], levels[codes & 15]], dim=1)
+
+
+@functools.cache
+def boundaries(scheme: str) -> tuple[tuple[float, ...], tuple[int, ...]]:
+    """Where one level's range ends and the next one's begins, and the codes in ascending order of level.
+
+    A value on a boundary belongs to the lower level, as in bitsandbytes.
+    """
+    levels = table(scheme)
+    order = torch.argsort(levels, stable=True)
+    ascending = levels[order]
+    return tuple(((ascending[:-1] + ascending[1:]) / 2).tolist()), tuple(order.tolist())

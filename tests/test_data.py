@@ -24,8 +24,8 @@ from itertools import combinations, pairwise
 import pytest
 from onegpu import data
 
-MAX_CHARACTERS = 0.35
-MAX_WORDS = 0.50
+MAX_CHARACTERS = 0.32
+MAX_WORDS = 0.38
 KEYS = ["id", "split", "message", "intent", "urgency", "reply"]
 SETS = ("support_triage", "support_triage_ko")
 FILES = ("support_triage", "support_triage_heldout", "support_triage_ko")

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from onegpu.notebooks.files import NotebookError, notebook_paths, read, root, write
-from onegpu.notebooks.parts import is_setup, number_cells
+from onegpu.notebooks.parts import METADATA, is_setup, number_cells
 from onegpu.notebooks.report import Report
 
 ENVIRONMENT = {
@@ -126,15 +126,17 @@ def _failed_cell(notebook: Any) -> int:
 
 def stabilise(notebook: Any, folder: Path) -> None:
     """Take out of the stored outputs what would differ next time, and stamp the notebook with their digest."""
+    import nbformat
+
     replacements = _paths(folder)
-    notebook.metadata.pop("widgets", None)
     for cell in notebook.cells:
         if cell.cell_type != "code":
             continue
         cell.metadata.pop("execution", None)
         cell.outputs = [_stable(out, replacements) for out in cell.outputs]
     number_cells(notebook)
-    notebook.metadata["onegpu"] = {"executed": digest(notebook)}
+    # Widget states, the kernel's own version and the like go.
+    notebook.metadata = nbformat.from_dict(METADATA | {"onegpu": {"executed": digest(notebook)}})
 
 
 def digest(notebook: Any) -> str:

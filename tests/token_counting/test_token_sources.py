@@ -74,7 +74,19 @@ def test_folder_glob_and_list_of_files(tmp_path, suffix):
 def test_pyarrow_dataset(tmp_path):
     pq.write_table(TABLE, tmp_path / "a.parquet")
     pq.write_table(TABLE[1:], tmp_path / "b.parquet")
-    assert figures(count_tokens(pyarrow.dataset.dataset(tmp_path))) == (7, 9, 4)
+    dataset = pyarrow.dataset.dataset(tmp_path)
+    assert figures(count_tokens(dataset)) == (7, 9, 4)
+    assert figures(count_tokens(dataset.filter(pyarrow.dataset.field("text") != "a"))) == (6, 6, 2)
+    assert figures(count_tokens(pyarrow.dataset.dataset(TABLE))) == TRUTH
+    write_arrow(tmp_path / "c.arrow", new=pa.ipc.new_file)
+    assert figures(count_tokens(pyarrow.dataset.dataset(tmp_path / "c.arrow", format="ipc"))) == TRUTH
+
+
+def test_pyarrow_dataset_where_a_file_lacks_the_labels(tmp_path):  # Arrow fills them with null
+    pq.write_table(TABLE, tmp_path / "a.parquet")
+    pq.write_table(TABLE.drop_columns("labels"), tmp_path / "b.parquet")
+    counts = count_tokens(pyarrow.dataset.dataset(tmp_path))
+    assert (figures(counts), counts.misaligned_rows) == ((8, 12, 3), 3)
 
 
 def test_saved_splits_in_a_folder(tmp_path):

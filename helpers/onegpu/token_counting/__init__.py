@@ -11,5 +11,6 @@ packing), `recipes` (how others count), `buffers` (a look into a table's memory)
 
 from onegpu.token_counting.counts import TokenCounts
 from onegpu.token_counting.sources import count_tokens
+from onegpu.token_counting.steps import TrainingSteps, count_packed_rows, training_steps
 
-__all__ = ["TokenCounts", "count_tokens"]
+__all__ = ["TokenCounts", "TrainingSteps", "count_packed_rows", "count_tokens", "training_steps"]

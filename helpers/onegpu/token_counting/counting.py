@@ -33,10 +33,12 @@ step for each stretch (measured: 1 microsecond a step, 0.6 ns a label)."""
 
 
 class Piece(NamedTuple):
-    """Some rows to count: a record batch with the wanted columns, and how often each row counts (None: once)."""
+    """Some rows to count: a record batch with the wanted columns, how often each row counts (None: once), and who is
+    told what was read."""
 
     batch: pa.RecordBatch
     weights: np.ndarray | None = None
+    pages: Pages | None = None
 
 
 @dataclass(frozen=True)
@@ -92,12 +94,10 @@ def count_pieces(pieces: Iterable[Piece], columns: Columns, threads: int | None 
     ValueError
         For a column that can't be counted, or a length column that is wrong.
     """
-    pages, total = Pages(), _Tally()
-    row = 0
-    for found in _map(lambda piece: _count_piece(piece, columns, pages), pieces, threads):
+    total, row = _Tally(), 0
+    for found in _map(lambda piece: _count_piece(piece, columns), pieces, threads):
         total.add(found, row)
         row += found.n_storage_rows
-    pages.close()
     return total.result(columns.labels is not None)
 
 
@@ -117,8 +117,8 @@ class _Found(NamedTuple):
     stale: tuple[int, int, int] | None
 
 
-def _count_piece(piece: Piece, columns: Columns, pages: Pages) -> _Found:
-    batch, weights = piece
+def _count_piece(piece: Piece, columns: Columns) -> _Found:
+    batch, weights, pages = piece
     rows = None
     if weights is not None:
         rows = np.flatnonzero(weights)
@@ -134,7 +134,8 @@ def _count_piece(piece: Piece, columns: Columns, pages: Pages) -> _Found:
     def read(array: np.ndarray) -> None:
         nonlocal n_read
         n_read += array.nbytes
-        pages.read(array.__array_interface__["data"][0], array.nbytes)
+        if pages is not None:
+            pages.read(array.__array_interface__["data"][0], array.nbytes)
 
     stale = None
     if columns.trust_length:

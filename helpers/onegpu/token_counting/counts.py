@@ -141,7 +141,7 @@ class TokenCounts:
 
         Examples
         --------
-        >>> TokenCounts(4, 16, None, None, {2: 2, 3: 1, 9: 1}).histogram(bins=4)
+        >>> TokenCounts(4, 16, None, None, {2: 2, 3: 1, 9: 1}).histogram(bins=2)
         [(0, 4, 3), (5, 9, 1)]
         """
         if bins < 1:
@@ -160,7 +160,7 @@ class TokenCounts:
 
         Examples
         --------
-        >>> print(TokenCounts(4, 16, None, None, {2: 2, 3: 1, 9: 1}).histogram_text(bins=4, width=6))
+        >>> print(TokenCounts(4, 16, None, None, {2: 2, 3: 1, 9: 1}).histogram_text(bins=2, width=6))
         0-4 | ###### 3
         5-9 | ## 1
         """

@@ -15,6 +15,7 @@ from __future__ import annotations
 import bisect
 import ctypes
 import mmap
+import sys
 import threading
 from pathlib import Path
 
@@ -24,40 +25,50 @@ WINDOW_BYTES = 12 * 2**20
 
 
 class Pages:
-    """Counts what was read from read-only file mappings and gives it back a window at a time. Thread-safe."""
+    """Takes note of what was read, and gives it back a window at a time where it lies in a read-only mapping of a file.
 
-    def __init__(self):
+    Thread-safe. The memory that is read must be alive during the call of ``read``.
+
+    Parameters
+    ----------
+    lasting
+        Whether the mappings that there are now will all be there until the last ``read``. If not, an address may have
+        come to belong to something else, so the mappings are looked up before each giving back (1 ms).
+    """
+
+    def __init__(self, *, lasting: bool):
         self._lock = threading.Lock()
-        self._regions = _file_mappings()
-        self._starts = [start for start, _ in self._regions]
-        self._touched: dict[int, list[int]] = {}  # region -> [lowest address, highest address, bytes]
+        self._regions = _file_mappings() if lasting else None
+        self._touched: dict[
+            int, tuple[int, int, int]
+        ] = {}  # region -> lowest address, highest address, bytes
 
     def read(self, address: int, n_bytes: int) -> None:
         """Note that these bytes were read; give back what has come together when it is a window or more."""
-        region = bisect.bisect_right(self._starts, address) - 1
-        if region < 0 or address >= self._regions[region][1] or n_bytes == 0:
+        if n_bytes == 0:
+            return
+        region = (0, 0) if self._regions is None else _containing(self._regions, address)
+        if region is None:
             return
         with self._lock:
-            low, high, total = self._touched.get(region, (address, address, 0))
+            low, high, total = self._touched.get(region[0], (address, address, 0))
             low, high, total = min(low, address), max(high, address + n_bytes), total + n_bytes
+            self._touched[region[0]] = (low, high, total)
             if total < WINDOW_BYTES:
-                self._touched[region] = [low, high, total]
                 return
-            self._touched.pop(region, None)
-        self._give_back(region, low, high)
+            del self._touched[region[0]]
+        if self._regions is None:
+            region = _containing(_file_mappings(), address)
+        if region is not None:
+            # A window more on both sides: the kernel maps pages around the one that was touched.
+            low = max(region[0], (low - WINDOW_BYTES) // mmap.PAGESIZE * mmap.PAGESIZE)
+            high = min(region[1], -(-(high + WINDOW_BYTES) // mmap.PAGESIZE) * mmap.PAGESIZE)
+            _madvise(low, high - low, _DONTNEED)
 
-    def close(self) -> None:
-        """Give back the rest."""
-        for region, (low, high, _) in self._touched.items():
-            self._give_back(region, low, high)
-        self._touched.clear()
 
-    def _give_back(self, region: int, low: int, high: int) -> None:
-        # A window more on both sides: the kernel maps pages around the one that was touched.
-        start, end = self._regions[region]
-        low = max(start, (low - WINDOW_BYTES) // mmap.PAGESIZE * mmap.PAGESIZE)
-        high = min(end, -(-(high + WINDOW_BYTES) // mmap.PAGESIZE) * mmap.PAGESIZE)
-        _madvise(low, high - low, _DONTNEED)
+def _containing(regions: list[tuple[int, int]], address: int) -> tuple[int, int] | None:
+    at = bisect.bisect_right(regions, (address, sys.maxsize)) - 1
+    return regions[at] if at >= 0 and address < regions[at][1] else None
 
 
 def _file_mappings() -> list[tuple[int, int]]:

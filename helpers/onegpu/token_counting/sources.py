@@ -5,16 +5,17 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from glob import glob, has_magic
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from onegpu.token_counting.counting import ROWS, Columns, Piece, count_pieces
 from onegpu.token_counting.counts import TokenCounts
+from onegpu.token_counting.resident import Pages
 
 _WINDOW_ROWS = 1 << 24
 """Rows of an index-mapped table whose weights are held at a time (one byte each)."""
@@ -22,7 +23,7 @@ _WINDOW_ROWS = 1 << 24
 _STREAM_ROWS = 256
 """Rows asked for at a time where a source makes them on the way (streams, Ray)."""
 
-_DECODED_BYTES = 4 * 2**20
+_DECODED_BYTES = 2**20
 """About how much of a Parquet file is decoded at a time."""
 
 _SUFFIXES = {".parquet": "parquet", ".arrow": "arrow", ".feather": "arrow", ".ipc": "arrow"}
@@ -106,50 +107,73 @@ def count_tokens(
             except ValueError as error:
                 raise ValueError(f"split {name!r}: {error}") from error
         return TokenCounts.total(parts)
-    columns, pieces = _pieces(dataset, columns)
+    columns, pieces, lies_ready = _open(dataset, columns)
+    # Pieces that are made on the way take memory each, so there they are counted one at a time.
     with closing(pieces):
-        return count_pieces(pieces, columns, threads)
+        return count_pieces(pieces, columns, threads if lies_ready else 1)
 
 
-def _pieces(dataset: Any, columns: Columns) -> tuple[Columns, Iterator[Piece]]:
-    """Choose how a data set is read. Types are checked here, before anything is."""
+class _Opened(NamedTuple):
+    """How to read a source: its pieces, and whether they lie in memory or a mapped file already."""
+
+    columns: Columns
+    pieces: Iterator[Piece]
+    lies_ready: bool = False
+
+
+def _open(dataset: Any, columns: Columns) -> _Opened:
+    """Choose how a data set is read. Types are checked here, before anything is read."""
     kind, module = type(dataset).__name__, type(dataset).__module__.partition(".")[0]
     if isinstance(dataset, pa.RecordBatch):
         dataset = pa.Table.from_batches([dataset])
     if isinstance(dataset, pa.Table):
         columns.check(dataset.schema)
-        return columns, _from_table(dataset.select(columns.names))
+        return _Opened(columns, _from_table(dataset.select(columns.names), Pages(lasting=True)), True)
     if isinstance(dataset, pa.RecordBatchReader):
         columns.check(dataset.schema)
-        return columns, _from_batches(dataset, columns)
+        return _Opened(columns, _from_batches(dataset, columns))
     if isinstance(dataset, _Files):
-        return dataset.pieces(columns)
-    if module == "pyarrow" and hasattr(dataset, "to_batches") and hasattr(dataset, "schema"):
+        return dataset.open(columns)
+    if module == "pyarrow" and hasattr(dataset, "scanner"):
         columns.check(dataset.schema)
-        batches = dataset.to_batches(
-            columns=columns.names, batch_size=_STREAM_ROWS, batch_readahead=1, fragment_readahead=1
-        )
-        return columns, _from_batches(batches, columns)
+        return _Opened(columns, _from_batches(_scan(dataset, columns.names), columns))
     if module == "datasets" and hasattr(dataset, "data"):
-        return columns, _from_dataset(dataset, columns)
+        return _Opened(columns, _from_dataset(dataset, columns), True)
     if module == "datasets" and hasattr(dataset, "with_format"):
-        return columns, _from_stream(dataset, columns)
+        return _Opened(columns, _from_stream(dataset, columns))
     if module == "ray" and hasattr(dataset, "iter_batches"):
-        return columns, _from_ray(dataset, columns)
+        return _Opened(columns, _from_ray(dataset, columns))
     raise TypeError(
         f"can't count tokens in a {type(dataset).__module__}.{kind}: expected a datasets.Dataset, IterableDataset or "
         "DatasetDict, a pyarrow Table, RecordBatchReader or dataset, a Ray Dataset, or a path"
     )
 
 
-def _from_table(table: pa.Table) -> Iterator[Piece]:
-    yield from map(Piece, table.to_batches(max_chunksize=ROWS))
+def _from_table(table: pa.Table, pages: Pages) -> Iterator[Piece]:
+    for batch in table.to_batches(max_chunksize=ROWS):
+        yield Piece(batch, None, pages)
 
 
 def _from_batches(batches: Iterable[pa.RecordBatch | pa.Table], columns: Columns) -> Iterator[Piece]:
+    pages = Pages(lasting=False)  # they may come from files that are opened and closed on the way
     for batch in batches:
         columns.check(batch.schema)
-        yield from _from_table(pa.table({name: batch.column(name) for name in columns.names}))
+        yield from _from_table(pa.table({name: batch.column(name) for name in columns.names}), pages)
+
+
+def _scan(dataset: Any, names: list[str]) -> Iterator[pa.RecordBatch]:
+    """Read a pyarrow.dataset. Its own scan decodes whole row groups; here Parquet comes a few rows at a time."""
+    options = {"batch_size": _STREAM_ROWS, "batch_readahead": 0, "use_threads": False}
+    if dataset._scan_options:  # a filter
+        yield from dataset.to_batches(columns=names, fragment_readahead=0, **options)
+        return
+    for fragment in dataset.get_fragments():
+        if hasattr(fragment, "row_groups") and set(names) <= set(fragment.physical_schema.names):
+            with _parquet(fragment.open()) as file:
+                for piece in _parquet_pieces(file, names, [group.id for group in fragment.row_groups]):
+                    yield piece.batch
+        else:
+            yield from fragment.to_batches(schema=dataset.schema, columns=names, **options)
 
 
 def _from_dataset(dataset: Any, columns: Columns) -> Iterator[Piece]:
@@ -161,19 +185,20 @@ def _from_dataset(dataset: Any, columns: Columns) -> Iterator[Piece]:
     table = dataset.data.table
     columns.check(table.schema)
     table = table.select(columns.names)
+    pages = Pages(lasting=True)
     if dataset._indices is None:
-        return _from_table(table)
-    return _from_indexed(table, dataset._indices.table.column(0))
+        return _from_table(table, pages)
+    return _from_indexed(table, dataset._indices.table.column(0), pages)
 
 
-def _from_indexed(table: pa.Table, indices: pa.ChunkedArray) -> Iterator[Piece]:
+def _from_indexed(table: pa.Table, indices: pa.ChunkedArray, pages: Pages) -> Iterator[Piece]:
     """Rows in the order in which they are stored, each with how often the indices name it."""
     for first in range(0, table.num_rows, _WINDOW_ROWS):
         window = table.slice(first, _WINDOW_ROWS)
         weights = _occurrences(indices, first, window.num_rows)
         at = 0
         for batch in window.to_batches(max_chunksize=ROWS):
-            yield Piece(batch, weights[at : at + batch.num_rows])
+            yield Piece(batch, weights[at : at + batch.num_rows], pages)
             at += batch.num_rows
 
 
@@ -242,45 +267,34 @@ class _Files:
     paths: tuple[Path, ...]
     kind: str
 
-    def pieces(self, columns: Columns) -> tuple[Columns, Iterator[Piece]]:
-        if self.kind == "parquet":
-            for path in self.paths:
-                with _parquet(path) as file:
-                    _check_in(path, columns, file.schema_arrow)
-            if columns.length_column is not None:
-                _compare_sample(self.paths, columns)
-                columns = dataclasses.replace(columns, trust_length=True)
-            return columns, self._from_parquet(columns)
+    def open(self, columns: Columns) -> _Opened:
         for path in self.paths:
-            with _arrow(path) as reader:
-                _check_in(path, columns, reader.schema)
-        return columns, self._from_arrow(columns)
+            with _OPENERS[self.kind](path) as file:
+                try:
+                    columns.check(file.schema if self.kind == "arrow" else file.schema_arrow)
+                except ValueError as error:
+                    raise ValueError(f"{path}: {error}") from None
+        if self.kind == "arrow":
+            return _Opened(columns, self._from_arrow(columns.names))
+        if columns.length_column is not None:
+            _compare_sample(self.paths, columns)
+            columns = dataclasses.replace(columns, trust_length=True)
+        return _Opened(columns, self._from_parquet(columns.names))
 
-    def _from_parquet(self, columns: Columns) -> Iterator[Piece]:
+    def _from_parquet(self, names: list[str]) -> Iterator[Piece]:
         for path in self.paths:
             with _parquet(path) as file:
-                yield from _parquet_pieces(file, columns.names, range(file.num_row_groups))
+                yield from _parquet_pieces(file, names, range(file.num_row_groups))
 
-    def _from_arrow(self, columns: Columns) -> Iterator[Piece]:
+    def _from_arrow(self, names: list[str]) -> Iterator[Piece]:
         for path in self.paths:
             with _arrow(path) as reader:
-                batches = (
-                    reader
-                    if hasattr(reader, "read_next_batch")
-                    else map(reader.get_batch, range(reader.num_record_batches))
-                )
-                for batch in batches:
-                    yield from _from_table(pa.Table.from_batches([batch]).select(columns.names))
+                pages = Pages(lasting=True)
+                for batch in _batches(reader):
+                    yield from _from_table(pa.Table.from_batches([batch]).select(names), pages)
 
 
-def _check_in(path: Path, columns: Columns, schema: pa.Schema) -> None:
-    try:
-        columns.check(schema)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
-
-
-def _parquet(path: Path):
+def _parquet(path: Any) -> Any:
     import pyarrow.parquet as pq
 
     # Without pre_buffer, and through a small buffer: else whole column chunks are held.
@@ -313,25 +327,28 @@ def _compare_sample(paths: Sequence[Path], columns: Columns) -> None:
             raise ValueError(f"{path}, row group {group}: {error}") from None
 
 
-class _arrow:
-    """Open an Arrow file memory-mapped, stream or file format, as a context manager."""
-
-    def __init__(self, path: Path):
-        self.path = path
-
-    def __enter__(self):
-        self._map = pa.memory_map(str(self.path))
+@contextmanager
+def _arrow(path: Path) -> Iterator[Any]:
+    """Open an Arrow file of either format, memory-mapped."""
+    with pa.memory_map(str(path)) as mapped:
         try:
-            is_file = self._map.read(6) == b"ARROW1"
-            self._map.seek(0)
-            return pa.ipc.open_file(self._map) if is_file else pa.ipc.open_stream(self._map)
+            is_file = mapped.read(6) == b"ARROW1"
+            mapped.seek(0)
+            reader = pa.ipc.open_file(mapped) if is_file else pa.ipc.open_stream(mapped)
         except (pa.ArrowInvalid, OSError) as error:
             raise ValueError(
-                f"{self.path} is no Arrow file that can be read ({error}). Check that it is whole"
+                f"{path} is no Arrow file that can be read ({error}). Check that it is whole"
             ) from None
+        yield reader
 
-    def __exit__(self, *error):
-        self._map.close()
+
+def _batches(reader: Any) -> Iterator[pa.RecordBatch]:
+    if isinstance(reader, pa.ipc.RecordBatchFileReader):
+        return map(reader.get_batch, range(reader.num_record_batches))
+    return iter(reader)
+
+
+_OPENERS = {"parquet": _parquet, "arrow": _arrow}
 
 
 def _is_list_of_paths(source: Any) -> bool:

@@ -1,0 +1,170 @@
+"""A model of shapes only: built on meta tensors as transformers, bitsandbytes and peft would build it on a card.
+
+Nothing is downloaded and nothing is computed. Under a tracker, weights come one by one in the order in which a
+checkpoint is read, 4-bit ones by way of bitsandbytes' own quantization, so that the trace has its temporaries too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from typing import Any
+
+import torch
+from torch import nn
+
+from onegpu.gpu_memory.training_setup import DTYPES, TrainingSetup
+
+
+def meta_model(setup: TrainingSetup, config: Any) -> nn.Module:
+    """Build the model of a setup on the meta device: bare, in its dtype, in training mode."""
+    from transformers import AutoModelForCausalLM
+
+    attention = {"flash_attention_2": "sdpa"}.get(setup.attention, setup.attention)
+    options = {} if attention is None else {"attn_implementation": attention}
+    with torch.device("meta"), quiet_warnings():
+        model = AutoModelForCausalLM.from_config(
+            config, dtype=setup.torch_dtype, trust_remote_code=False, **options
+        )
+    if setup.loop == "trainer":
+        model.config.use_cache = False  # TrainingArguments(use_cache=False) is the default
+    return model.train()
+
+
+def load_weights(model: nn.Module, tracker: Any, *, quantize: bool, setup: TrainingSetup) -> None:
+    """Let every weight and buffer appear in the trace, as ``from_pretrained`` would put them on a card."""
+    if not setup.gpu.is_cpu:
+        # transformers first takes the whole size at once and gives it back, to have one large segment.
+        tracker.use(_checkpoint_bytes(model, quantize), "caching_allocator_warmup")
+    seen = {}
+    for module in list(model.modules()):
+        for name, parameter in list(module.named_parameters(recurse=False)):
+            if id(parameter) in seen:
+                new = seen[id(parameter)]
+            elif quantize and is_quantizable(model, module) and name == "weight":
+                continue
+            else:
+                new = nn.Parameter(torch.empty_like(parameter), requires_grad=parameter.requires_grad)
+                tracker.see(new, "weights")
+                seen[id(parameter)] = new
+            module._parameters[name] = new
+        if quantize:
+            for name, child in list(module.named_children()):
+                if is_quantizable(model, child):
+                    module._modules[name] = quantized_linear(child, tracker, setup)
+    for module in model.modules():
+        for name, buffer in list(module.named_buffers(recurse=False)):
+            module._buffers[name] = torch.empty_like(buffer)
+            tracker.see(module._buffers[name], "buffers")
+
+
+def is_quantizable(model: nn.Module, module: nn.Module) -> bool:
+    """Whether bitsandbytes replaces this module: a linear layer (or GPT-2's Conv1D) that isn't the output head."""
+    from transformers.pytorch_utils import Conv1D
+
+    return isinstance(module, (nn.Linear, Conv1D)) and module is not model.get_output_embeddings()
+
+
+def quantized_linear(linear: nn.Module, tracker: Any, setup: TrainingSetup) -> nn.Module:
+    """Return bitsandbytes' 4-bit layer for a linear one, its packed weight and scales made by bitsandbytes itself."""
+    import bitsandbytes as bnb
+
+    rows, columns = linear.weight.shape
+    if not isinstance(linear, nn.Linear):
+        rows, columns = columns, rows
+    layer = bnb.nn.Linear4bit(
+        columns, rows, bias=linear.bias is not None, compute_dtype=setup.torch_dtype,
+        compress_statistics=setup.double_quantization, quant_type="nf4", device="meta",
+    )  # fmt: skip
+    whole = torch.empty(rows, columns, dtype=setup.torch_dtype, device="meta")
+    packed, state = bnb.functional.quantize_4bit(
+        whole, blocksize=64, compress_statistics=setup.double_quantization, quant_type="nf4"
+    )
+    del whole
+    tracker.see(packed, "weights")
+    for tensor in quantization_tensors(state):
+        tracker.see(tensor, "quantization_state")
+    layer.weight = bnb.nn.Params4bit(
+        packed, requires_grad=False, quant_state=state, bnb_quantized=True, module=layer,
+        compress_statistics=setup.double_quantization, quant_type="nf4",
+    )  # fmt: skip
+    layer.quant_state = state
+    if linear.bias is not None:
+        layer.bias = nn.Parameter(torch.empty_like(linear.bias), requires_grad=False)
+        tracker.see(layer.bias, "weights")
+    return layer
+
+
+def quantization_tensors(state: Any) -> list[torch.Tensor]:
+    """Scales and code tables of a bitsandbytes quantization state: of the weight, and of its scales."""
+    found = [state.absmax, state.code]
+    if state.nested:
+        found += [state.offset, state.state2.absmax, state.state2.code]
+    return found
+
+
+def attach_lora(model: nn.Module, tracker: Any, setup: TrainingSetup) -> nn.Module:
+    """Put peft's adapters on the model, as ``get_peft_model`` does, and prepare it for training."""
+    from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training
+
+    if setup.method == "qlora":
+        model.is_loaded_in_4bit = True
+        model.quantization_method = "bitsandbytes"
+    if setup.prepare_kbit:
+        before = {id(p): tracker.is_known(p) for p in model.parameters()}
+        prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
+        for parameter in model.parameters():
+            if before[id(parameter)]:
+                tracker.see(parameter, "weights")
+    targets = setup.lora_target_modules
+    config = LoraConfig(
+        r=setup.lora_r, lora_alpha=setup.lora_alpha, lora_dropout=setup.lora_dropout, task_type="CAUSAL_LM",
+        target_modules=list(targets) if isinstance(targets, tuple) else targets,
+    )  # fmt: skip
+    with tracker.scope("lora"), quiet_warnings():
+        model = get_peft_model(model, config, autocast_adapter_dtype=setup.lora_dtype == "fp32")
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                wanted = getattr(torch, DTYPES[setup.lora_dtype])
+                if parameter.dtype != wanted or parameter.device.type != tracker.device_type:
+                    parameter.data = parameter.data.to(tracker.device_type, wanted)
+                tracker.see(parameter, "lora")
+    watch_lora(model, tracker)
+    return model
+
+
+def watch_lora(model: nn.Module, tracker: Any) -> list[Any]:
+    """Count what a LoRA layer makes beside its base layer's output as LoRA's; return the hooks, to be removed."""
+    from peft.tuners.lora import LoraLayer
+
+    hooks = []
+    for module in model.modules():
+        if isinstance(module, LoraLayer):
+            stack: list[str | None] = []
+            base = module.get_base_layer()
+            hooks += [
+                module.register_forward_pre_hook(lambda m, a, s=stack: s.append(tracker.set_scope("lora"))),
+                base.register_forward_pre_hook(lambda m, a, s=stack: s.append(tracker.set_scope(None))),
+                base.register_forward_hook(lambda m, a, o, s=stack: tracker.set_scope(s.pop()) and None),
+                module.register_forward_hook(lambda m, a, o, s=stack: tracker.set_scope(s.pop()) and None),
+            ]
+    return hooks
+
+
+@contextlib.contextmanager
+def quiet_warnings():
+    """Keep warnings about the random weights of a model without any from being shown."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _checkpoint_bytes(model: nn.Module, quantize: bool) -> int:
+    quantized = set()
+    total = 0
+    if quantize:
+        quantized = {id(m.weight) for m in model.modules() if is_quantizable(model, m)}
+    for parameter in model.parameters():
+        size = parameter.numel() * parameter.element_size()
+        total += parameter.numel() // 2 if id(parameter) in quantized else size
+    return total

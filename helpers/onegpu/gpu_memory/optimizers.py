@@ -1,0 +1,65 @@
+"""Optimizers that run on meta tensors as well as on real ones, by the names that transformers gives them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+PAGED_FROM = 100_000  # bitsandbytes pages states of at least so many numbers; smaller ones stay on the card
+
+
+def make(name: str, parameters: list[torch.nn.Parameter]) -> Any:
+    """Return the optimizer `name` (one of `training_setup.OPTIMIZERS`) over the parameters."""
+    if name == "adamw_torch":
+        return torch.optim.AdamW(parameters, lr=1e-5, foreach=True)
+    if name == "adamw_single":
+        return torch.optim.AdamW(parameters, lr=1e-5, foreach=False)
+    if name == "sgd":
+        return torch.optim.SGD(parameters, lr=1e-5, foreach=True)
+    if name == "adamw_torch_fused":
+        if parameters[0].device.type == "meta":
+            return _MetaFusedAdamW(parameters)
+        return torch.optim.AdamW(parameters, lr=1e-5, fused=True)
+    import bitsandbytes as bnb
+
+    if name == "adamw_8bit":
+        return bnb.optim.AdamW8bit(parameters, lr=1e-5)
+    if parameters[0].device.type != "meta":
+        kind = bnb.optim.PagedAdamW8bit if name == "paged_adamw_8bit" else bnb.optim.PagedAdamW32bit
+        return kind(parameters, lr=1e-5)
+    kind = bnb.optim.AdamW8bit if name == "paged_adamw_8bit" else bnb.optim.AdamW32bit
+    optimizer = kind(parameters, lr=1e-5)
+    optimizer.get_state_buffer = _paged_buffer  # on this object only
+    return optimizer
+
+
+def states(optimizer: Any) -> list[torch.Tensor]:
+    """All tensors of an optimizer's state."""
+    return [t for state in optimizer.state.values() for t in state.values() if isinstance(t, torch.Tensor)]
+
+
+class _MetaFusedAdamW(torch.optim.Optimizer):
+    """Makes the states that AdamW(fused=True) makes: two moments, and a step counter on the card. No temporaries."""
+
+    def __init__(self, parameters: list[torch.nn.Parameter]):
+        super().__init__(parameters, {})
+
+    @torch.no_grad()
+    def step(self) -> None:
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None and not self.state[p]:
+                    self.state[p] = {
+                        "step": torch.zeros((), dtype=torch.float32, device=p.device),
+                        "exp_avg": torch.zeros_like(p, memory_format=torch.preserve_format),
+                        "exp_avg_sq": torch.zeros_like(p, memory_format=torch.preserve_format),
+                    }
+
+
+def _paged_buffer(p: torch.Tensor, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Make a state buffer; a paged one lives in unified memory, which torch doesn't count: an empty one here."""
+    if p.numel() < PAGED_FROM:
+        return torch.zeros_like(p, dtype=dtype, device=p.device)
+    with torch.utils._python_dispatch._disable_current_modes():
+        return torch.empty_like(p, dtype=dtype)

@@ -1,0 +1,240 @@
+"""Memory of a training step, simulated: real code on tensors without data, and the allocator replayed.
+
+The model is transformers', the adapters are peft's, the 4-bit layers bitsandbytes', the optimizer torch's; they run one
+training step on meta tensors, and a dispatch mode notes every storage. So every temporary that the real libraries make
+is there, in the order in which they make it, and a change in their next version is followed without a change here.
+
+The idea of running on tensors without data to find the peak is that of PyTorch's MemTracker and of VeritasEst
+(arXiv 2504.03887); what is added here is the allocator, the card's own choice of kernels, and frozen and 4-bit weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any
+
+import torch
+from torch import nn
+
+from onegpu.gpu_memory import meta_model, optimizers
+from onegpu.gpu_memory.breakdown import MemoryBreakdown
+from onegpu.gpu_memory.cuda_kernels import CUDA_SCRATCH, META_RULES, CudaChoices
+from onegpu.gpu_memory.replay import replay, settle_categories
+from onegpu.gpu_memory.tracking import StorageTracker, Trace
+from onegpu.gpu_memory.training_setup import DTYPES, TrainingSetup, make_setup
+from onegpu.gpu_memory.training_step import (
+    enable_checkpointing,
+    make_optimizer,
+    prepare_own_trainer,
+    run_step,
+    watch_checkpointing,
+)
+
+_LIBRARIES = ("torch", "transformers", "peft", "bitsandbytes", "accelerate")
+
+
+def simulated(
+    model: Any = None, /, setup: TrainingSetup | None = None, *, build: Callable | None = None, **settings: Any
+) -> MemoryBreakdown:
+    """Simulate the memory of a training step, without a card and without the weights.
+
+    Parameters
+    ----------
+    model, settings
+        As `TrainingSetup`; or a ready setup.
+    build
+        Makes the model in place of the causal language model that belongs to the configuration, from (setup, config):
+        a model with a `loss` in its output, on the meta device.
+
+    Returns
+    -------
+    MemoryBreakdown
+        Allocated and reserved bytes by category at each moment of a first step, the peak over two steps, and where
+        it was.
+
+    Raises
+    ------
+    ValueError
+        For a setup that can't be trained.
+
+    Examples
+    --------
+    >>> full = simulated("smollm2-135m", batch_size=2, sequence_length=64, dtype="fp32", gpu="T4")
+    >>> full["loaded"].by_category["weights"], full["after_step"].by_category["gradients"]
+    (538060032, 538060032)
+    >>> full.peak.where
+    "optimizer.step(), at square roots of AdamW's second moments"
+    """
+    setup = make_setup(model, setup, **settings)
+    trace = trace_step(setup, build=build)
+    replayed = replay(trace, exact=setup.gpu.is_cpu)
+    return MemoryBreakdown(
+        "simulated", setup, tuple(replayed.moments), replayed.peak, library_versions(), replayed.timeline,
+        notes=notes(setup),
+    )  # fmt: skip
+
+
+def trace_step(setup: TrainingSetup, *, build: Callable | None = None) -> Trace:
+    """Run a training step on meta tensors and return the trace, categories settled."""
+    config = setup.config() if build is None else setup.model
+    with torch.random.fork_rng(devices=[]):
+        bare = meta_model.meta_model(setup, config) if build is None else build(setup, config).train()
+        run = _Simulation(setup, config, bare)
+        try:
+            run.run()
+        finally:
+            run.close()
+    settle_categories(run.tracker.trace)
+    return run.tracker.trace
+
+
+class _Simulation:
+    def __init__(self, setup: TrainingSetup, config: Any, model: nn.Module):
+        self.setup, self.config, self.model = setup, config, model
+        gpu = setup.gpu
+        self.tracker = StorageTracker(
+            "meta",
+            workspace_bytes=gpu.cublas_workspace_bytes,
+            vocab_size=getattr(config.get_text_config(), "vocab_size", None),
+            rules=META_RULES,
+            scratch={} if gpu.is_cpu else CUDA_SCRATCH,
+        )
+        self.tracker.supervised_tokens = setup.supervised_tokens
+        self.choices = CudaChoices(gpu, flash=setup.attention == "flash_attention_2", on_copy=self._copied)
+        self.held: Any = None
+
+    def run(self) -> None:
+        setup, tracker = self.setup, self.tracker
+        with tracker, self.choices:
+            tracker.trace.begin("load")
+            meta_model.load_weights(self.model, tracker, quantize=setup.method == "qlora", setup=setup)
+            self._prepare()
+            optimizer = make_optimizer(self.model, setup)
+            self.held = run_step(
+                self.model, optimizer, setup, self.config, device="meta", autocast=self.autocast, phase=self.phase
+            )
+            for state in optimizers.states(optimizer):
+                if state.device.type == "meta" and tracker.is_known(state):
+                    tracker.see(state, "optimizer_state")
+            self._note_cache()
+        tracker.forget()
+
+    def _prepare(self) -> None:
+        setup = self.setup
+        if setup.loop == "onegpu":
+            known = {id(p) for p in self.model.parameters()}
+            with self.tracker.scope("lora"):
+                self.model = prepare_own_trainer(self.model, setup)
+            self._place_new(known)
+            meta_model.watch_lora(self.model, self.tracker)
+        else:
+            if setup.adapters:
+                self.model = meta_model.attach_lora(self.model, self.tracker, setup)
+            if setup.gradient_checkpointing:
+                enable_checkpointing(self.model)
+        if setup.gradient_checkpointing:
+            watch_checkpointing(self.model, self._watch)
+
+    def _place_new(self, known: set[int]) -> None:
+        """Move adapters that were made on the CPU to where the model is; name what was made."""
+        for parameter in self.model.parameters():
+            if id(parameter) not in known:
+                if parameter.device.type != "meta":
+                    parameter.data = parameter.data.to("meta", getattr(torch, DTYPES[self.setup.lora_dtype]))
+                self.tracker.see(parameter, "lora")
+            else:
+                self.tracker.see(parameter, "weights")
+
+    def phase(self, name: str) -> None:
+        tracker = self.tracker
+        if name == "after_backward":
+            for parameter in self.model.parameters():
+                if parameter.grad is not None:
+                    tracker.see(parameter.grad, "gradients")
+        tracker.in_backward = name == "backward"
+        tracker.set_scope(None)
+        tracker.trace.begin(name)
+
+    def _note_cache(self) -> None:
+        outputs = self.held[0] if isinstance(self.held, tuple) else None
+        for tensor in cache_tensors(outputs):
+            self.tracker.see(tensor, "kv_cache")
+
+    # --- autocast ------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def autocast(self):
+        """Let torch say that CUDA autocast is on, and `CudaChoices` do what it does; as it was before, afterwards."""
+        name = self.setup.mixed_precision
+        if name is None:
+            yield
+            return
+        before = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
+        torch.set_autocast_enabled("cuda", True)
+        torch.set_autocast_dtype("cuda", getattr(torch, DTYPES[name]))
+        try:
+            yield
+        finally:
+            torch.set_autocast_enabled("cuda", before[0])
+            torch.set_autocast_dtype("cuda", before[1])
+            if not before[0]:
+                self.choices.leave_autocast()
+
+    def _copied(self, copy: torch.Tensor) -> None:
+        if self.setup.adapters:
+            self.tracker.see(copy, "lora")
+
+    def _watch(self, function: Callable) -> Callable:
+        """Recompute a layer as it was computed: under autocast, and with no category left over from an early stop."""
+
+        @wraps(function)
+        def watched(*args, **kwargs):
+            if not self.tracker.in_backward:
+                return function(*args, **kwargs)
+            self.tracker.set_scope(None)
+            with self.choices, self.autocast():  # backward() itself runs outside of function modes
+                return function(*args, **kwargs)
+
+        return watched
+
+    def close(self) -> None:
+        """Let go of everything, so that nothing of this run is left in the libraries."""
+        self.tracker.forget()
+        self.choices.leave_autocast()
+        self.model = self.held = None
+
+
+def cache_tensors(outputs: Any) -> list[torch.Tensor]:
+    """Keys and values that a model's outputs hold, in whatever kind of cache."""
+    names = ("cache", "past_key_values")  # the name since transformers 5.2x, and the one before
+    held = {} if outputs is None else dict(outputs.items())
+    cache = next((held[name] for name in names if name in held), None)
+    if cache is None:
+        return []
+    if isinstance(cache, (tuple, list)):
+        return [t for layer in cache for t in layer if isinstance(t, torch.Tensor)]
+    found = []
+    for layer in getattr(cache, "layers", ()):
+        found += [t for t in vars(layer).values() if isinstance(t, torch.Tensor)]
+    return found
+
+
+def library_versions() -> dict[str, str]:
+    """Versions of the libraries whose behaviour decides about memory."""
+    from onegpu.runtime import versions
+
+    found = versions()
+    return {name: found[name] for name in _LIBRARIES if name in found}
+
+
+def notes(setup: TrainingSetup) -> tuple[str, ...]:
+    """What a prediction for this setup assumes or leaves out."""
+    found = []
+    gpu = setup.gpu
+    if setup.optimizer.startswith("paged"):
+        found.append("paged optimizer states live in unified memory, which torch doesn't count")
+    if not gpu.is_cpu and "bf16" in (setup.dtype, setup.mixed_precision) and gpu.compute_capability < (8, 0):
+        found.append(f"the {gpu.name} has no bf16 arithmetic: it is emulated, slowly")
+    return tuple(found)

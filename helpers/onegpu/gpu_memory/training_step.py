@@ -1,0 +1,198 @@
+"""The training step itself, as it is written in a plain loop, in transformers' Trainer and in our own trainer.
+
+The same code runs over meta tensors (simulated) and over real ones (measured). What a variable still refers to is what
+stays in memory, so the loops are real ones: in the plain loop `outputs` lives on, in the Trainer it is gone when
+`compute_loss` returns.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from onegpu.gpu_memory.training_setup import TrainingSetup
+
+Phase = Callable[[str], None]
+
+
+def make_batch(setup: TrainingSetup, config: Any, device: torch.device | str) -> dict[str, Any]:
+    """Make the inputs of a micro-batch: ids and labels, and for our own trainer positions and lengths."""
+    vocabulary = config.get_text_config().vocab_size
+    if setup.loop != "onegpu":
+        shape = (setup.batch_size, setup.sequence_length)
+        return {"input_ids": _ids(shape, vocabulary, device), "labels": _ids(shape, vocabulary, device)}
+    shape = (1, setup.tokens)
+    labels = _ids(shape, vocabulary, device)
+    if labels.device.type != "meta":
+        labels[:, : setup.tokens - setup.supervised_tokens] = -100
+    positions = torch.arange(setup.sequence_length, device=device).repeat(1, setup.batch_size)
+    return {
+        "input_ids": _ids(shape, vocabulary, device),
+        "position_ids": positions,
+        "labels": labels,
+        "seq_lens": (setup.sequence_length,) * setup.batch_size,
+    }
+
+
+def _ids(shape: tuple[int, int], vocabulary: int, device: torch.device | str) -> torch.Tensor:
+    if torch.device(device).type == "meta":
+        return torch.empty(shape, dtype=torch.int64, device="meta")
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(0, vocabulary, shape, generator=generator).to(device)
+
+
+def run_step(
+    model: nn.Module, optimizer: Any, setup: TrainingSetup, config: Any, *, device: Any, autocast: Any, phase: Phase
+) -> Any:
+    """Run one optimizer step, saying where each phase begins; return what the loop's variables still hold.
+
+    Parameters
+    ----------
+    model, optimizer
+        Ready to train.
+    device
+        Where the batch is made.
+    autocast
+        A function that returns a context manager, entered around each forward pass.
+    phase
+        Called with "forward", "backward", "after_backward", "step", "after_step"; micro-batches repeat the first two.
+    """
+    outputs = loss = batch = None
+    forward = partial(_forward, model, setup, autocast)
+    for _ in range(setup.gradient_accumulation_steps):
+        phase("forward")
+        batch = make_batch(setup, config, device)
+        if setup.loop == "plain":
+            outputs = forward(batch)
+            loss = outputs.loss / setup.gradient_accumulation_steps
+        else:
+            loss = _compute_loss(forward, batch, setup)
+            batch = None
+        phase("backward")
+        loss.backward()
+        if setup.loop != "plain":
+            loss = loss.detach()
+    phase("after_backward")
+    if setup.loop != "plain":
+        _clip_gradients([p.grad for p in model.parameters() if p.grad is not None])
+    phase("step")
+    optimizer.step()
+    phase("after_step")
+    return outputs, loss, batch
+
+
+@torch.no_grad()
+def _clip_gradients(gradients: list[torch.Tensor], max_norm: float = 1.0) -> None:
+    """``clip_grad_norm_`` in its foreach form, which refuses meta tensors."""
+    norms = torch._foreach_norm(gradients)
+    total = torch.linalg.vector_norm(torch.stack(norms))
+    torch._foreach_mul_(gradients, torch.clamp(max_norm / (total + 1e-6), max=1.0))
+
+
+def _forward(model: nn.Module, setup: TrainingSetup, autocast: Any, batch: dict[str, Any]) -> Any:
+    with autocast():
+        if setup.loop == "onegpu":
+            return _own_trainer().supervised_loss(model, batch)
+        outputs = model(**batch)
+    if setup.loop == "trainer" and setup.mixed_precision:
+        from accelerate.utils.operations import convert_to_fp32
+
+        outputs = convert_to_fp32(outputs)  # accelerate makes the logits fp32 once more
+    return outputs
+
+
+def _compute_loss(forward: Any, batch: dict[str, Any], setup: TrainingSetup) -> torch.Tensor:
+    if setup.loop == "onegpu":
+        loss, count = forward(batch)
+        return loss / count / setup.gradient_accumulation_steps
+    return forward(batch)["loss"] / setup.gradient_accumulation_steps
+
+
+def prepare_own_trainer(model: nn.Module, setup: TrainingSetup) -> nn.Module:
+    """Do to a loaded model what our own trainer does: packed attention, adapters, checkpointing, fused LoRA."""
+    import types
+
+    from onegpu.gpu_memory.meta_model import quiet_warnings
+
+    own = _own_trainer()
+    own.use_packed_attention(model)
+    if not setup.adapters:
+        if setup.gradient_checkpointing:
+            _enable_checkpointing(model)
+        return model
+    targets = setup.lora_target_modules
+    if targets is None:
+        from peft.utils.constants import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING as defaults
+
+        targets = defaults[model.config.model_type]
+    config = types.SimpleNamespace(
+        lora_r=setup.lora_r, lora_alpha=setup.lora_alpha, lora_dropout=setup.lora_dropout,
+        target_modules=targets, gradient_checkpointing=setup.gradient_checkpointing,
+    )  # fmt: skip
+    with quiet_warnings():
+        return own.attach_adapters(model, config, fp16=setup.mixed_precision == "fp16")
+
+
+def _own_trainer() -> Any:
+    # The trainer is a later topic; the simulator runs its very code, so it is looked up only when asked for.
+    import importlib
+    import types
+
+    package = "onegpu.qlora_finetune"
+    return types.SimpleNamespace(
+        supervised_loss=importlib.import_module(f"{package}.trainer").supervised_loss,
+        attach_adapters=importlib.import_module(f"{package}.adapters").attach_adapters,
+        use_packed_attention=importlib.import_module(f"{package}.attention").use_packed_attention,
+    )
+
+
+def enable_checkpointing(model: nn.Module, *, watch: Callable[[Callable], Callable] | None = None) -> None:
+    """Switch gradient checkpointing on, as the Trainer does.
+
+    Parameters
+    ----------
+    watch
+        Wraps the function that each layer recomputes.
+    """
+    _enable_checkpointing(model)
+    if watch is not None:
+        watch_checkpointing(model, watch)
+
+
+def watch_checkpointing(model: nn.Module, watch: Callable[[Callable], Callable]) -> None:
+    """Wrap what the checkpointed layers of this one model recompute."""
+    for module in model.modules():
+        checkpoint = getattr(module, "_gradient_checkpointing_func", None)
+        if checkpoint is not None:
+            module._gradient_checkpointing_func = partial(_checkpoint_watched, checkpoint, watch)
+
+
+def _checkpoint_watched(checkpoint: Callable, watch: Callable, function: Callable, *args: Any) -> Any:
+    return checkpoint(watch(function), *args)
+
+
+def _enable_checkpointing(model: nn.Module) -> None:
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    model.config.use_cache = False
+
+
+def make_optimizer(model: nn.Module, setup: TrainingSetup) -> Any:
+    """Make the optimizer of a setup over the trainable parameters."""
+    from onegpu.gpu_memory import optimizers
+
+    return optimizers.make(setup.optimizer, [p for p in model.parameters() if p.requires_grad])
+
+
+@contextlib.contextmanager
+def no_autocast() -> Iterator[None]:
+    """Do nothing."""
+    yield

@@ -23,8 +23,6 @@ app = typer.Typer(
     help="Fine-tune a language model on one small GPU, with every byte and every token accounted for. "
     "--debug, anywhere, shows the stack trace of an error.",
 )
-notebooks_app = typer.Typer(no_args_is_help=True, help="For authors: build, run and check the notebooks.")
-app.add_typer(notebooks_app, name="notebooks")
 
 JsonFile = Annotated[Optional[Path], typer.Option("--json", help="Write the report as JSON to this file.")]  # noqa: UP045
 
@@ -121,11 +119,19 @@ def merge(
 @app.command()
 def doctor() -> None:
     """Say what this machine is and what is missing, with what to do about it."""
-    from onegpu import runtime
+    from onegpu.doctor import doctor as examine
 
-    checks = runtime.doctor()
-    print("\n".join(str(check) for check in checks))
-    sys.exit(0 if all(check.ok for check in checks) else 1)
+    sys.exit(0 if all(check.ok for check in examine()) else 1)
+
+
+@app.command(
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
+)
+def notebooks(context: typer.Context) -> None:
+    """For authors: build labs and badges, run the notebooks, check what is out of step."""
+    from onegpu.notebooks.__main__ import main as run
+
+    sys.exit(run(context.args))
 
 
 def _settings(pairs: list[str], config_type: type) -> dict:

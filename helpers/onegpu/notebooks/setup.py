@@ -35,7 +35,7 @@ def setup(*, pip: Pip | None = None) -> None:
     if os.environ.get("TQDM_DISABLE") == "1":
         _no_notebook_bars()
     actions = on_colab(pip or _pip) if "google.colab" in sys.modules else []
-    from onegpu.runtime.checks import check_stale
+    from onegpu.doctor import check_stale
     from onegpu.runtime.environment import LIBRARIES, installed_version, loaded_version
 
     stale = check_stale([(name, loaded_version(name), installed_version(name)) for name in LIBRARIES])
@@ -53,7 +53,7 @@ def on_colab(pip: Pip) -> list[str]:
     from packaging.requirements import Requirement
     from packaging.version import Version
 
-    from onegpu.runtime.checks import OLDEST_TORCHAO
+    from onegpu.doctor import OLDEST_TORCHAO
 
     done = []
     missing, old = [], []

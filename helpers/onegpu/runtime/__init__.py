@@ -1,9 +1,8 @@
-"""What this machine is, which precision to train in on it, and what is missing.
+"""What this machine is, and which precision to train in on it (what is missing: ``onegpu.doctor``).
 
 Nothing heavy is imported until a function needs it.
 """
 
-from onegpu.runtime.checks import Check, doctor
 from onegpu.runtime.environment import Versions, hub_offline, hub_reachable, no_progress_bars, quiet, versions
 from onegpu.runtime.hardware import (
     Machine,
@@ -18,12 +17,10 @@ from onegpu.runtime.hardware import (
 )
 
 __all__ = [
-    "Check",
     "Machine",
     "PeakMemory",
     "Precision",
     "Versions",
-    "doctor",
     "hub_offline",
     "hub_reachable",
     "machine",

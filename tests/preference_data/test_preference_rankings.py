@@ -15,6 +15,7 @@ from onegpu.preference_data import (
     pairs_of,
     parse_order,
     position_bias,
+    read_pairs,
     same_text,
     split_rankings,
     to_pair,
@@ -196,6 +197,17 @@ def test_same_pair_again_and_the_other_way_round_are_reported():
     ) or ("the pair of row 0" in str(report.problems[1]))
     with pytest.raises(PairError, match="row 1"):
         validate_pairs([pair, pair], strict=True)
+
+
+def test_ultrafeedback_falls_back_to_the_shipped_rankings_in_its_own_columns(monkeypatch):
+    import datasets
+
+    monkeypatch.setattr(datasets, "load_dataset", lambda *args, **kwargs: 1 / 0)
+    pairs = read_pairs("HuggingFaceH4/ultrafeedback_binarized", split="train_prefs", limit=5)
+    expected = to_pairs(load_rankings())[:5]
+    assert [(p.prompt, p.chosen, p.rejected) for p in pairs] == [
+        (p.prompt, p.chosen, p.rejected) for p in expected
+    ]
 
 
 def test_length_bias_by_hand():

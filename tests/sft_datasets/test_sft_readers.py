@@ -2,7 +2,7 @@ import json
 import tracemalloc
 
 import pytest
-from onegpu.sft_datasets import read_rows, readers, to_example
+from onegpu.sft_datasets import find_duplicates, read_rows, readers, to_example, validate
 
 ROWS = [
     {"instruction": "Add.", "input": "2, 3", "output": "5"},
@@ -127,10 +127,21 @@ def test_hub_that_gives_nothing_is_an_error_or_the_fallback_and_says_so(monkeypa
         raise ConnectionError("offline")
 
     monkeypatch.setattr(datasets, "load_dataset", fails)
-    with pytest.raises(ValueError, match=r"tatsu-lab/alpaca: the hub gave no data set.*ConnectionError"):
-        list(read_rows("tatsu-lab/alpaca"))
-    assert list(read_rows("tatsu-lab/alpaca", fallback=lambda: iter(ROWS))) == ROWS
-    assert "using the shipped sample" in capsys.readouterr().err
+    with pytest.raises(ValueError, match=r"owner/name: the hub gave no data set.*ConnectionError"):
+        list(read_rows("owner/name"))
+    assert list(read_rows("owner/name", fallback=lambda: iter(ROWS))) == ROWS
+    assert "owner/name: the hub gave no rows (ConnectionError), so this is" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", readers.HUB_SAMPLES)
+def test_known_hub_sets_fall_back_to_a_shipped_sample_with_their_columns(monkeypatch, name):
+    import datasets
+
+    monkeypatch.setattr(datasets, "load_dataset", lambda *args, **kwargs: 1 / 0)
+    rows = list(read_rows(name))
+    assert set(rows[0]) == {"instruction", "output"} | ({"input"} if "Ko" not in name else set())
+    assert validate(rows).clean_rows == len(rows)
+    assert not find_duplicates(rows, threshold=0.6).pairs
 
 
 def test_hub_rows_are_streamed(monkeypatch):

@@ -112,6 +112,13 @@ def test_turns_of_one_role_are_merged_unsloth_334():
     assert done.changes == {"merge_turns": 1}
 
 
+def test_two_results_of_tools_stay_two_turns():
+    row = chat(
+        ("user", "Sums?"), ("assistant", "add twice"), ("tool", "4"), ("tool", "6"), ("assistant", "4, 6")
+    )
+    assert [role for role, _ in turns(normalise([row], merge_turns=True).examples[0])].count("tool") == 2
+
+
 def test_system_is_folded_into_the_first_user_turn_transformers_28366():
     row = chat(("system", "Be brief."), ("user", "2+2?"), ("assistant", "4"))
     done = normalise([row, GOOD], fold_system=True)

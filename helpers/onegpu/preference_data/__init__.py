@@ -49,6 +49,7 @@ from onegpu.preference_data.validation import (
     length_bias,
     pair_problems,
     position_bias,
+    read_pairs,
     to_pair,
     validate_pairs,
 )
@@ -82,6 +83,7 @@ __all__ = [
     "parse_order",
     "position_bias",
     "ranking_loss",
+    "read_pairs",
     "reference_logprobs",
     "reward_accuracy",
     "same_text",

@@ -6,13 +6,21 @@ often, that is length; if the answer shown first won more often, it is the habit
 
 from __future__ import annotations
 
+import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from onegpu.preference_data.rankings import PreferencePair, Ranking, pairs_of, same_text
-from onegpu.sft_datasets import Problem
+from onegpu.preference_data.rankings import (
+    PreferencePair,
+    Ranking,
+    load_rankings,
+    pairs_of,
+    same_text,
+    to_pairs,
+)
+from onegpu.sft_datasets import Problem, read_rows
 
 
 class PairError(ValueError):
@@ -136,6 +144,45 @@ def to_pair(row: Mapping[str, Any] | PreferencePair, row_index: int | None = Non
             value = value[-1]["content"]
         sides.append(value)
     return PreferencePair(prompt, *sides)
+
+
+def read_pairs(
+    source: str | os.PathLike, *, split: str = "train", limit: int | None = None
+) -> list[PreferencePair]:
+    """Read pairs from a file or the hub, as `sft_datasets.read_rows` does.
+
+    UltraFeedback's binarized set ("HuggingFaceH4/ultrafeedback_binarized", split "train_prefs") falls back to the
+    shipped rankings, written with its columns, where the hub can't be reached.
+
+    Raises
+    ------
+    PairError
+        The first pair that can't be trained on.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = os.path.join(tempfile.mkdtemp(), "pairs.csv")
+    >>> with open(path, "w") as file: _ = file.write("prompt,chosen,rejected\\n2+2?,4,5\\n")
+    >>> read_pairs(path)
+    [PreferencePair(prompt='2+2?', chosen='4', rejected='5', group=0)]
+    """
+    fallback = _ultrafeedback_sample if str(source) == ULTRAFEEDBACK else None
+    rows = read_rows(source, split=split, limit=limit, fallback=fallback)
+    return [to_pair(row, index) for index, row in enumerate(rows)]
+
+
+ULTRAFEEDBACK = "HuggingFaceH4/ultrafeedback_binarized"
+
+
+def _ultrafeedback_sample() -> Iterator[dict[str, Any]]:
+    for pair in to_pairs(load_rankings()):
+        question = {"role": "user", "content": pair.prompt}
+        sides = {
+            side: [question, {"role": "assistant", "content": text}]
+            for side, text in (("chosen", pair.chosen), ("rejected", pair.rejected))
+        }
+        yield {"prompt": pair.prompt} | sides
 
 
 @dataclass(frozen=True)

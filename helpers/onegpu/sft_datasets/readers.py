@@ -12,11 +12,19 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 Row = dict[str, Any]
+
+HUB_SAMPLES = {
+    "tatsu-lab/alpaca": "alpaca_sample",
+    "yahma/alpaca-cleaned": "alpaca_sample",
+    "beomi/KoAlpaca-v1.1a": "koalpaca_sample",
+}
+"""Data sets on the hub and the shipped sample that has their columns."""
 
 
 def read_rows(
@@ -42,7 +50,8 @@ def read_rows(
     limit
         Read at most so many rows.
     fallback
-        Called for rows when the hub doesn't answer; a line on stderr says so.
+        Called for rows when the hub doesn't answer; a printed line says so. Data sets in `HUB_SAMPLES`
+        have one without it: the shipped sample with the same columns.
 
     Yields
     ------
@@ -182,6 +191,8 @@ def _read_parquet(path: Path) -> Iterator[Row]:
 def _read_hub(name: str, split: str, fallback) -> Iterator[Row]:
     from datasets import load_dataset
 
+    if fallback is None and name in HUB_SAMPLES:
+        fallback = partial(_shipped, HUB_SAMPLES[name])
     try:
         rows = iter(load_dataset(name, split=split, streaming=True))
         first = next(rows, None)
@@ -191,15 +202,18 @@ def _read_hub(name: str, split: str, fallback) -> Iterator[Row]:
                 f"{name}: the hub gave no data set of this name and split {split!r} "
                 f"({type(error).__name__}). Check the name and the connection, or give a file."
             ) from error
-        print(
-            f"{name}: the hub gave no rows ({type(error).__name__}); using the shipped sample.",
-            file=sys.stderr,
-        )
+        print(f"{name}: the hub gave no rows ({type(error).__name__}), so this is the shipped sample.")
         yield from fallback()
         return
     if first is not None:
         yield first
         yield from rows
+
+
+def _shipped(name: str) -> Iterator[Row]:
+    from onegpu import data
+
+    return iter(data.rows(name))
 
 
 _READERS = {

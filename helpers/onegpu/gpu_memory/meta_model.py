@@ -36,6 +36,9 @@ def load_weights(model: nn.Module, tracker: Any, *, quantize: bool, setup: Train
     if not setup.gpu.is_cpu:
         # transformers first takes the whole size at once and gives it back, to have one large segment.
         tracker.use(_checkpoint_bytes(model, quantize), "caching_allocator_warmup")
+    if quantize:  # as transformers marks such a model; peft and accelerate ask
+        model.is_loaded_in_4bit = True
+        model.quantization_method = "bitsandbytes"
     seen = {}
     for module in list(model.modules()):
         for name, parameter in list(module.named_parameters(recurse=False)):
@@ -51,7 +54,13 @@ def load_weights(model: nn.Module, tracker: Any, *, quantize: bool, setup: Train
         if quantize:
             for name, child in list(module.named_children()):
                 if is_quantizable(model, child):
-                    module._modules[name] = quantized_linear(child, tracker, setup)
+                    layer = quantized_linear(child, setup)
+                    module._modules[name] = layer
+                    tracker.see(layer.weight, "weights")
+                    if layer.bias is not None:
+                        tracker.see(layer.bias, "weights")
+                    for tensor in quantization_tensors(layer.weight.quant_state):
+                        tracker.see(tensor, "quantization_state")
     for module in model.modules():
         for name, buffer in list(module.named_buffers(recurse=False)):
             module._buffers[name] = torch.empty_like(buffer)
@@ -65,33 +74,42 @@ def is_quantizable(model: nn.Module, module: nn.Module) -> bool:
     return isinstance(module, (nn.Linear, Conv1D)) and module is not model.get_output_embeddings()
 
 
-def quantized_linear(linear: nn.Module, tracker: Any, setup: TrainingSetup) -> nn.Module:
+def quantize_linears(model: nn.Module, setup: TrainingSetup) -> None:
+    """Replace the linear layers of a real model by bitsandbytes' 4-bit ones, in place."""
+    for module in list(model.modules()):
+        for name, child in list(module.named_children()):
+            if is_quantizable(model, child):
+                module._modules[name] = quantized_linear(child, setup)
+    model.is_loaded_in_4bit = True
+    model.quantization_method = "bitsandbytes"
+
+
+def quantized_linear(linear: nn.Module, setup: TrainingSetup) -> nn.Module:
     """Return bitsandbytes' 4-bit layer for a linear one, its packed weight and scales made by bitsandbytes itself."""
     import bitsandbytes as bnb
 
-    rows, columns = linear.weight.shape
+    device = linear.weight.device
+    whole = torch.empty_like(linear.weight) if device.type == "meta" else linear.weight.detach()
     if not isinstance(linear, nn.Linear):
-        rows, columns = columns, rows
-    layer = bnb.nn.Linear4bit(
-        columns, rows, bias=linear.bias is not None, compute_dtype=setup.torch_dtype,
-        compress_statistics=setup.double_quantization, quant_type="nf4", device="meta",
-    )  # fmt: skip
-    whole = torch.empty(rows, columns, dtype=setup.torch_dtype, device="meta")
+        whole = whole.t().contiguous()
+    rows, columns = whole.shape
     packed, state = bnb.functional.quantize_4bit(
         whole, blocksize=64, compress_statistics=setup.double_quantization, quant_type="nf4"
     )
     del whole
-    tracker.see(packed, "weights")
-    for tensor in quantization_tensors(state):
-        tracker.see(tensor, "quantization_state")
+    layer = bnb.nn.Linear4bit(
+        columns, rows, bias=False, compute_dtype=setup.torch_dtype,
+        compress_statistics=setup.double_quantization, quant_type="nf4", device="meta",
+    )  # fmt: skip
+    layer.support_avx512bf16_for_cpu = False  # its repacked weights have no backward pass
     layer.weight = bnb.nn.Params4bit(
         packed, requires_grad=False, quant_state=state, bnb_quantized=True, module=layer,
         compress_statistics=setup.double_quantization, quant_type="nf4",
     )  # fmt: skip
     layer.quant_state = state
     if linear.bias is not None:
-        layer.bias = nn.Parameter(torch.empty_like(linear.bias), requires_grad=False)
-        tracker.see(layer.bias, "weights")
+        bias = torch.empty_like(linear.bias) if device.type == "meta" else linear.bias.detach()
+        layer.bias = nn.Parameter(bias, requires_grad=False)
     return layer
 
 
@@ -107,9 +125,6 @@ def attach_lora(model: nn.Module, tracker: Any, setup: TrainingSetup) -> nn.Modu
     """Put peft's adapters on the model, as ``get_peft_model`` does, and prepare it for training."""
     from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training
 
-    if setup.method == "qlora":
-        model.is_loaded_in_4bit = True
-        model.quantization_method = "bitsandbytes"
     if setup.prepare_kbit:
         before = {id(p): tracker.is_known(p) for p in model.parameters()}
         prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
@@ -149,6 +164,23 @@ def watch_lora(model: nn.Module, tracker: Any) -> list[Any]:
                 module.register_forward_hook(lambda m, a, o, s=stack: tracker.set_scope(s.pop()) and None),
             ]
     return hooks
+
+
+@contextlib.contextmanager
+def own_quantization_tables():
+    """Let bitsandbytes make its code table afresh, as in a new process, and give it its own back afterwards.
+
+    It keeps one table for all calls on the device of the first, which here would be meta.
+    """
+    from bitsandbytes import functional
+
+    before = dict(functional.name2qmap)
+    functional.name2qmap.clear()
+    try:
+        yield
+    finally:
+        functional.name2qmap.clear()
+        functional.name2qmap.update(before)
 
 
 @contextlib.contextmanager

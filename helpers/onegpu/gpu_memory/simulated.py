@@ -79,7 +79,7 @@ def simulated(
 def trace_step(setup: TrainingSetup, *, build: Callable | None = None) -> Trace:
     """Run a training step on meta tensors and return the trace, categories settled."""
     config = setup.config() if build is None else setup.model
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), meta_model.own_quantization_tables():
         bare = meta_model.meta_model(setup, config) if build is None else build(setup, config).train()
         run = _Simulation(setup, config, bare)
         try:

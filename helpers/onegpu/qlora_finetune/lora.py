@@ -57,7 +57,8 @@ def _fused_forward(self, x, *args, **kwargs):
     if not plain:
         return type(self).forward(self, x, *args, **kwargs)
     base = self.get_base_layer()
-    dtype = torch.get_autocast_dtype(x.device.type) if torch.is_autocast_enabled(x.device.type) else x.dtype
+    kind = "cuda" if x.is_meta else x.device.type  # a meta tensor stands for a card (onegpu.gpu_memory)
+    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
     bias = None if base.bias is None else base.bias.to(dtype)
     return LoraLinear.apply(
         x.to(dtype), self.lora_A[name].weight, self.lora_B[name].weight, base.weight, base.weight.quant_state,

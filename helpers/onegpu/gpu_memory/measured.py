@@ -1,0 +1,258 @@
+"""Memory of a training step, measured: a real one, on this machine's card or on its CPU.
+
+On a card the numbers are torch's own counters. A CPU has none, so every storage that an operation makes is tracked
+while the step runs; what libraries take without a tensor (oneDNN's scratch, Python itself) isn't seen.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import nn
+
+from onegpu.gpu_memory import meta_model, optimizers
+from onegpu.gpu_memory.breakdown import MemoryBreakdown, Moment, Peak
+from onegpu.gpu_memory.cuda_kernels import dequantize_then_multiply
+from onegpu.gpu_memory.gpus import this_gpu
+from onegpu.gpu_memory.replay import replay, settle_categories
+from onegpu.gpu_memory.simulated import cache_tensors, library_versions
+from onegpu.gpu_memory.tracking import StorageTracker
+from onegpu.gpu_memory.training_setup import DTYPES, TrainingSetup, make_setup
+from onegpu.gpu_memory.training_step import (
+    enable_checkpointing,
+    make_optimizer,
+    no_autocast,
+    prepare_own_trainer,
+    run_step,
+)
+
+
+def measured(
+    model: Any = None, /, setup: TrainingSetup | None = None, *, module: nn.Module | None = None, **settings: Any
+) -> MemoryBreakdown:
+    """Run one training step on this machine and measure its memory.
+
+    Parameters
+    ----------
+    model, settings
+        As `TrainingSetup`; `gpu` is this machine's whatever was given. A transformers configuration is built with
+        random weights, a name is loaded.
+    module
+        A model that is at hand; a copy of it is trained.
+
+    Returns
+    -------
+    MemoryBreakdown
+        The same moments as `simulated`, without the second step. On the CPU it has categories and a timeline; on a
+        card totals are the counters', and what is no weight, gradient or optimizer state counts as activations.
+
+    Raises
+    ------
+    ValueError
+        For a setup that can't be trained, or a model that can't be had.
+    """
+    here = this_gpu()
+    changes = {"gpu": here} if setup is None else {}
+    setup = make_setup(model if module is None else module.config, setup, **{**settings, **changes})
+    if setup.gpu.name != here.name:
+        setup = setup.change(gpu=here)
+    config = setup.config()
+    with torch.random.fork_rng():
+        if here.is_cpu:
+            return _on_cpu(setup, config, _real_model(setup, config, module, "cpu"))
+        return _on_cuda(setup, config, module)
+
+
+def _real_model(setup: TrainingSetup, config: Any, module: nn.Module | None, device: str) -> nn.Module:
+    from transformers import AutoModelForCausalLM, PretrainedConfig
+
+    from onegpu import models
+
+    attention = {"attn_implementation": setup.attention} if setup.attention else {}
+    if module is not None:
+        model = copy.deepcopy(module).to(device, setup.torch_dtype)
+    elif isinstance(setup.model, PretrainedConfig):
+        model = AutoModelForCausalLM.from_config(config, dtype=setup.torch_dtype, **attention).to(device)
+    else:
+        loaded = models.load(
+            setup.model, quantization="nf4" if setup.method == "qlora" else None, dtype=setup.torch_dtype,
+            attn_implementation=setup.attention,
+        )  # fmt: skip
+        model = loaded.model
+    if setup.method == "qlora" and not getattr(model, "is_loaded_in_4bit", False):
+        meta_model.quantize_linears(model, setup)
+    if setup.loop == "trainer":
+        model.config.use_cache = False
+    return model.train()
+
+
+def _prepare(model: nn.Module, setup: TrainingSetup, tracker: Any) -> nn.Module:
+    if setup.loop == "onegpu":
+        return prepare_own_trainer(model, setup)
+    if setup.adapters:
+        model = meta_model.attach_lora(model, tracker, setup)
+    if setup.gradient_checkpointing:
+        enable_checkpointing(model)
+    return model
+
+
+def _on_cpu(setup: TrainingSetup, config: Any, model: nn.Module) -> MemoryBreakdown:
+    tracker = StorageTracker(
+        "cpu",
+        vocab_size=config.get_text_config().vocab_size,
+        rules={torch.ops.bitsandbytes.gemm_4bit.default: dequantize_then_multiply},
+    )
+
+    def phase(name: str) -> None:
+        if name == "after_backward":
+            for parameter in model.parameters():
+                if parameter.grad is not None:
+                    tracker.see(parameter.grad, "gradients")
+        tracker.in_backward = name == "backward"
+        tracker.set_scope(None)
+        tracker.trace.begin(name)
+
+    tracker.trace.begin("load")
+    see_model(model, tracker)
+    with tracker:
+        model = _prepare(model, setup, tracker)
+        see_model(model, tracker)
+        if setup.loop == "onegpu":
+            meta_model.watch_lora(model, tracker)
+        optimizer = make_optimizer(model, setup)
+        held = run_step(model, optimizer, setup, config, device="cpu", autocast=no_autocast, phase=phase)
+        for state in optimizers.states(optimizer):
+            tracker.see(state, "optimizer_state")
+        for tensor in cache_tensors(held[0]):
+            tracker.see(tensor, "kv_cache")
+    tracker.forget()
+    settle_categories(tracker.trace)
+    replayed = replay(tracker.trace, exact=True, second_step=False)
+    return MemoryBreakdown(
+        "measured", setup, tuple(replayed.moments), replayed.peak, library_versions(), replayed.timeline,
+        notes=("storages tracked on the CPU; what libraries take without a tensor isn't seen",),
+    )  # fmt: skip
+
+
+def see_model(model: nn.Module, tracker: StorageTracker) -> None:
+    """Name what a model holds: weights, adapters, quantization state, buffers."""
+    for name, parameter in model.named_parameters():
+        tracker.see(parameter, "lora" if "lora_" in name else "weights")
+        state = getattr(parameter, "quant_state", None)
+        if state is not None:
+            for tensor in meta_model.quantization_tensors(state):
+                tracker.see(tensor, "quantization_state")
+    for buffer in model.buffers():
+        tracker.see(buffer, "buffers")
+
+
+# --- on a card --------------------------------------------------------------------------------------------------
+
+
+class _Counters:
+    """torch's counters at each moment; what can be named is summed over live tensors, the rest is the distance."""
+
+    def __init__(self):
+        import gc
+
+        gc.collect()
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        self.before = torch.cuda.memory_allocated()
+        self.moments: list[Moment] = []
+        self.model: nn.Module | None = None
+        self.optimizer: Any = None
+        self.highest, self.where = 0, "loading"
+        self.peak_moment: Moment | None = None
+
+    def note(self, name: str, where: str) -> None:
+        torch.cuda.synchronize()
+        allocated = torch.cuda.memory_allocated() - self.before
+        peak = torch.cuda.max_memory_allocated() - self.before
+        named = self._named()
+        named["activations"] = allocated - sum(named.values())
+        moment = Moment(name, allocated, max(peak, self.highest), named, torch.cuda.memory_reserved())
+        self.moments.append(moment)
+        if peak > self.highest:
+            self.highest, self.where = peak, where
+            at_peak = {**named, "activations": peak - sum(n for c, n in named.items() if c != "activations")}
+            self.peak_moment = Moment(name, peak, peak, at_peak)
+
+    def _named(self) -> dict[str, int]:
+        named = dict.fromkeys(("weights", "quantization_state", "buffers", "lora", "gradients", "optimizer_state"), 0)
+        seen: set[int] = set()
+
+        def add(category: str, tensor: torch.Tensor | None) -> None:
+            if tensor is None or not tensor.is_cuda:
+                return
+            storage = tensor.untyped_storage()
+            if storage.data_ptr() not in seen:
+                seen.add(storage.data_ptr())
+                named[category] += storage.nbytes()
+
+        for name, parameter in self.model.named_parameters():
+            add("lora" if "lora_" in name else "weights", parameter)
+            add("gradients", parameter.grad)
+            state = getattr(parameter, "quant_state", None)
+            for tensor in meta_model.quantization_tensors(state) if state is not None else ():
+                add("quantization_state", tensor)
+        for buffer in self.model.buffers():
+            add("buffers", buffer)
+        for state in optimizers.states(self.optimizer) if self.optimizer is not None else ():
+            add("optimizer_state", state)
+        return named
+
+
+class _NoTracker:
+    """Stands where a tracker would, and notes nothing."""
+
+    device_type = "cuda"
+
+    def see(self, *args: Any, **kwargs: Any) -> None: ...
+    def set_scope(self, category: str | None) -> None: ...
+    def is_known(self, tensor: torch.Tensor) -> bool:
+        return False
+
+    def scope(self, category: str | None):
+        return no_autocast()
+
+
+def _on_cuda(setup: TrainingSetup, config: Any, module: nn.Module | None) -> MemoryBreakdown:
+    counters = _Counters()
+    counters.model = model = _real_model(setup, config, module, "cuda")
+    counters.model = model = _prepare(model, setup, _NoTracker())
+    counters.optimizer = optimizer = make_optimizer(model, setup)
+    counters.note("loaded", "loading")
+    ends = {"backward": "after_forward", "after_backward": "after_backward", "after_step": "after_step"}
+    places = {"backward": "the forward pass", "after_backward": "the backward pass", "after_step": "optimizer.step()"}
+
+    def phase(name: str) -> None:
+        if name == "after_step":
+            counters.note("in_step", places[name])
+            in_step = counters.moments.pop()
+            peak = torch.cuda.max_memory_allocated() - counters.before
+            rest = peak - sum(n for c, n in in_step.by_category.items() if c != "activations")
+            counters.moments.append(
+                Moment("in_step", peak, in_step.peak_bytes, {**in_step.by_category, "activations": rest},
+                       in_step.reserved_bytes)
+            )  # fmt: skip
+        if name in ends:
+            counters.note(ends[name], places[name])
+        torch.cuda.reset_peak_memory_stats()
+
+    def autocast():
+        if setup.mixed_precision is None:
+            return no_autocast()
+        return torch.autocast("cuda", getattr(torch, DTYPES[setup.mixed_precision]))
+
+    held = run_step(model, optimizer, setup, config, device="cuda", autocast=autocast, phase=phase)
+    del held
+    moments = {moment.name: moment for moment in counters.moments}  # of the last micro-batch
+    at_peak = counters.peak_moment
+    return MemoryBreakdown(
+        "measured", setup, tuple(moments.values()),
+        Peak(counters.highest, counters.where, at_peak.by_category, at_peak.name), library_versions(),
+        notes=("torch.cuda counters; 'activations' is all that isn't a weight, a gradient or optimizer state",),
+    )  # fmt: skip

@@ -120,6 +120,11 @@ def test_memory_does_not_grow_with_the_file(tmp_path, suffix):
     assert peak(20_000) < peak(10_000) + 300_000
 
 
+@pytest.fixture(autouse=True)
+def offline(monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+
 def test_hub_that_gives_nothing_is_an_error_or_the_fallback_and_says_so(monkeypatch, capsys):
     import datasets
 

@@ -191,9 +191,15 @@ def _read_parquet(path: Path) -> Iterator[Row]:
 def _read_hub(name: str, split: str, fallback) -> Iterator[Row]:
     from datasets import load_dataset
 
+    from onegpu.runtime import hub_offline, hub_reachable
+
     if fallback is None and name in HUB_SAMPLES:
         fallback = partial(_shipped, HUB_SAMPLES[name])
     try:
+        if not hub_offline():  # offline, load_dataset itself gives up at once
+            reachable, answer = hub_reachable()
+            if not reachable:
+                raise ConnectionError(answer)
         rows = iter(load_dataset(name, split=split, streaming=True))
         first = next(rows, None)
     except Exception as error:  # the hub client raises a dozen kinds

@@ -128,7 +128,9 @@ def test_small_blocks_and_windows_change_nothing(table_and_rows, data):
     chosen = data.draw(st.lists(st.sampled_from(range(len(ids))), max_size=15)) if ids else []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(counting, "BLOCK", data.draw(st.integers(1, 5)))
-        patch.setattr(counting, "_SHORT_RUN", data.draw(st.sampled_from([0, 3, 10**9])))
+        patch.setattr(counting, "_GROUP", data.draw(st.integers(1, 9)))
+        patch.setattr(counting, "_SHORT", data.draw(st.sampled_from([0, 3, 10**9])))
+        patch.setattr(counting, "_LONG", data.draw(st.integers(0, 4)))
         patch.setattr(counting, "ROWS", 3)
         patch.setattr(sources, "ROWS", 3)
         patch.setattr(sources, "_WINDOW_ROWS", data.draw(st.integers(1, 5)))

@@ -7,9 +7,10 @@ A piece can carry a weight for each of its rows (how often an index mapping name
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -27,9 +28,15 @@ BLOCK = 1 << 16
 ROWS = 1 << 16
 """Rows looked at at a time, which bounds the memory for starts and lengths."""
 
-_SHORT_RUN = 1500
+_GROUP = 1 << 19
+"""Labels after which the pages that were read are taken note of."""
+
+_SHORT = 1500
 """Below this many labels per stretch of wanted rows (gaps included), comparing the gaps too is faster than a Python
 step for each stretch (measured: 1 microsecond a step, 0.6 ns a label)."""
+
+_LONG = 1 << 20
+"""Lengths from here on are kept in a dictionary, the others in an array."""
 
 
 class Piece(NamedTuple):
@@ -131,11 +138,14 @@ def _count_piece(piece: Piece, columns: Columns) -> _Found:
     def count(mask: np.ndarray) -> int:
         return int(np.count_nonzero(mask)) if weights is None else int(weights[mask].sum())
 
-    def read(array: np.ndarray) -> None:
+    def read(array: np.ndarray, n_bytes: int | None = None) -> None:
+        """Note that an array was read, or that many bytes of it."""
         nonlocal n_read
-        n_read += array.nbytes
-        if pages is not None:
-            pages.read(array.__array_interface__["data"][0], array.nbytes)
+        n_bytes = array.nbytes if n_bytes is None else n_bytes
+        n_read += n_bytes
+        if pages is not None and n_bytes:
+            address = array.__array_interface__["data"][0]
+            pages.read(address, address + array.nbytes, n_bytes)
 
     stale = None
     if columns.trust_length:
@@ -189,53 +199,39 @@ def _length_values(array: pa.Array, rows: np.ndarray | None) -> np.ndarray:
 def _masked_and_null(found: ListRows, weights: np.ndarray | None, columns: Columns, read) -> tuple[int, int]:
     """Count the labels that are ``ignore_index``, and those that are null, each as often as its row counts."""
     wanted = found.lengths > 0
-    starts, lengths = found.starts[wanted], found.lengths[wanted]
+    starts, ends = found.starts[wanted], (found.starts + found.lengths)[wanted]
     if not starts.size:
         return 0, 0
-    ends = starts + lengths
-    row_weights = np.ones(1, np.int64).repeat(starts.size) if weights is None else weights[wanted]
+    weights = np.ones(starts.size, np.int64) if weights is None else weights[wanted]
     if pa.types.is_null(found.values.type):
-        return 0, int(lengths @ row_weights)
+        return 0, int((ends - starts) @ weights)
 
-    # Rows that follow each other without a gap are one run.
-    first = np.flatnonzero(
-        np.concatenate([[True], (starts[1:] != ends[:-1]) | (row_weights[1:] != row_weights[:-1])])
-    )
-    run_starts, run_weights = starts[first], row_weights[first]
-    run_ends = ends[np.append(first[1:] - 1, starts.size - 1)]
-
-    view = value_view(found.values)
+    view, values = value_view(found.values), found.values
     ignored = _stored_ignore_index(view.dtype, columns)
-    holds_null = found.values.null_count > 0
-    in_order = bool((run_starts[1:] >= run_ends[:-1]).all())
-    by_group = (
-        in_order and run_starts.size > 1 and (run_ends[-1] - run_starts[0]) / run_starts.size < _SHORT_RUN
-    )
-    groups = _groups(run_starts, run_ends) if by_group else ((i, i + 1) for i in range(run_starts.size))
+    starts, ends, weights = _stretches(starts, ends, weights)
+    in_order = bool((starts[1:] >= ends[:-1]).all())
+    with_gaps = in_order and starts.size > 1 and (ends[-1] - starts[0]) / starts.size < _SHORT
+    count = _count_with_gaps if with_gaps else _count_alone
+
+    def is_ignored(a: int, b: int) -> np.ndarray:
+        return view[a:b] == ignored
+
+    def is_null(a: int, b: int) -> np.ndarray:
+        return values.slice(a, b - a).is_null().to_numpy(zero_copy_only=False)
+
+    def is_both(a: int, b: int) -> np.ndarray:  # a null slot holds any value, perhaps this one
+        return is_ignored(a, b) & is_null(a, b)
 
     masked = nulls = 0
-    for a, b in groups:
-        low, high = int(run_starts[a]), int(run_ends[b - 1])
-        if (
-            b - a > 1
-        ):  # many short runs: compare everything between them too, then look at the sums where they begin and end
-            at = np.stack([run_starts[a:b], run_ends[a:b]]) - low
-            for is_null in (False, True) if holds_null else (False,):
-                hit = _hits(view, found.values, ignored, low, high, holds_null, is_null)
-                sums = np.concatenate([[0], np.cumsum(hit, dtype=np.int64)])
-                count = int((sums[at[1]] - sums[at[0]]) @ run_weights[a:b])
-                masked, nulls = (masked, nulls + count) if is_null else (masked + count, nulls)
-            read(view[low:high])
-            continue
-        weight = int(run_weights[a])
-        for start in range(low, high, BLOCK):
-            stop = min(high, start + BLOCK)
-            masked += weight * int(
-                np.count_nonzero(_hits(view, found.values, ignored, start, stop, holds_null, False))
-            )
-            if holds_null:
-                nulls += weight * found.values.slice(start, stop - start).null_count
-            read(view[start:stop])
+    for part in _groups(starts, ends, BLOCK if with_gaps else _GROUP):
+        stretches, times = (starts[part], ends[part]), weights[part]
+        if ignored is not None:
+            masked += int(count(is_ignored, *stretches) @ times)
+        if values.null_count:
+            nulls += int(count(is_null, *stretches) @ times)
+            masked -= int(count(is_both, *stretches) @ times) if ignored is not None else 0
+        alone = int((ends[part] - starts[part]).sum()) * view.itemsize
+        read(view[int(starts[part].min()) : int(ends[part].max())], None if with_gaps else alone)
     if masked and columns.ignore_index < 0 and view.dtype.kind == "u" and view.dtype.itemsize < 4:
         raise ValueError(
             f"labels {columns.labels!r} are {view.dtype} and hold {ignored}, which is what {columns.ignore_index} turns "
@@ -244,33 +240,44 @@ def _masked_and_null(found: ListRows, weights: np.ndarray | None, columns: Colum
     return masked, nulls
 
 
-def _groups(run_starts: np.ndarray, run_ends: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Split runs in order into groups that span at most a block each (or are a single run)."""
-    a = 0
-    while a < run_starts.size:
-        b = int(np.searchsorted(run_ends, run_starts[a] + BLOCK, side="right"))
-        b = max(b, a + 1)
-        yield a, b
-        a = b
+def _stretches(starts: np.ndarray, ends: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Join rows that follow each other without a gap, and cut what is longer than a block."""
+    joined = (starts[1:] == ends[:-1]) & (weights[1:] == weights[:-1])
+    first = np.flatnonzero(np.concatenate([[True], ~joined]))
+    starts, ends, weights = starts[first], ends[np.append(first[1:], ends.size) - 1], weights[first]
+    n = -(-(ends - starts) // BLOCK)
+    if (n > 1).any():
+        number = np.arange(n.sum()) - np.repeat(n.cumsum() - n, n)  # of the block in its stretch
+        starts, last, weights = (
+            np.repeat(starts, n) + number * BLOCK,
+            np.repeat(ends, n),
+            np.repeat(weights, n),
+        )
+        ends = np.minimum(starts + BLOCK, last)
+    return starts, ends, weights
 
 
-def _hits(
-    view: np.ndarray,
-    values: pa.Array,
-    ignored: int | None,
-    start: int,
-    stop: int,
-    holds_null: bool,
-    is_null: bool,
-) -> np.ndarray:
-    """Where the values are null, or else where they are ``ignore_index`` and not null; bool."""
-    if is_null:
-        return values.slice(start, stop - start).is_null().to_numpy(zero_copy_only=False)
-    part = view[start:stop]
-    hit = part == ignored if ignored is not None else np.zeros(part.size, bool)
-    if holds_null:
-        hit &= values.slice(start, stop - start).is_valid().to_numpy(zero_copy_only=False)
-    return hit
+def _groups(starts: np.ndarray, ends: np.ndarray, size: int) -> Iterator[slice]:
+    """Take stretches together until they reach over about ``size`` labels."""
+    reach = np.maximum(ends - np.concatenate([starts[:1], ends[:-1]]), ends - starts).cumsum()
+    cuts = np.flatnonzero(np.diff(reach // size)) + 1
+    for a, b in itertools.pairwise([0, *cuts.tolist(), starts.size]):
+        yield slice(a, b)
+
+
+def _count_alone(hits: Callable, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """Count the hits in each stretch, one after the other."""
+    nonzero = np.count_nonzero
+    return np.array([nonzero(hits(a, b)) for a, b in zip(starts.tolist(), ends.tolist(), strict=True)])
+
+
+def _count_with_gaps(hits: Callable, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """Count the hits in each stretch from running sums over all of them and the gaps between them."""
+    low = int(starts[0])
+    found = hits(low, int(ends[-1]))
+    sums = np.zeros(found.size + 1, np.int64)
+    np.cumsum(found, out=sums[1:])
+    return sums[ends - low] - sums[starts - low]
 
 
 def _stored_ignore_index(dtype: np.dtype, columns: Columns) -> int | None:
@@ -288,7 +295,8 @@ class _Tally:
     """Adds up what the pieces hold."""
 
     def __init__(self):
-        self._lengths: dict[int, int] = {}
+        self._short = np.zeros(0, np.int64)  # rows of each length
+        self._long: dict[int, int] = {}  # length -> rows
         self._pending: list[tuple[np.ndarray, np.ndarray | None]] = []
         self._n_pending = 0
         self.tokens = self.rows = self.null_rows = self.labels = self.masked = 0
@@ -325,24 +333,30 @@ class _Tally:
             return
         if int(lengths.min()) < 0:
             raise ValueError(f"a row's length is {int(lengths.min())}: the data is corrupt, write it anew")
-        if int(lengths.max()) < 16 * ROWS:
-            rows = np.bincount(lengths, weights)
-            distinct = np.flatnonzero(rows)
-            rows = rows[distinct]
-        else:
-            distinct, inverse = np.unique(lengths, return_inverse=True)
-            rows = np.bincount(inverse.ravel(), weights)
-        for length, n in zip(distinct.tolist(), rows.tolist(), strict=True):
-            self._lengths[length] = self._lengths.get(length, 0) + int(n)
+        long = lengths >= _LONG
+        for length, weight in zip(
+            lengths[long].tolist(),
+            (np.ones(long.sum()) if weights is None else weights[long]).tolist(),
+            strict=True,
+        ):
+            self._long[length] = self._long.get(length, 0) + int(weight)
+        if long.any():
+            lengths, weights = lengths[~long], None if weights is None else weights[~long]
+        rows = np.bincount(lengths, weights).astype(np.int64)
+        if rows.size > self._short.size:
+            rows, self._short = self._short, rows
+        self._short[: rows.size] += rows
 
     def result(self, with_labels: bool) -> TokenCounts:
         self._flush()
+        lengths = {n: int(self._short[n]) for n in np.flatnonzero(self._short).tolist()}
+        lengths |= dict(sorted(self._long.items()))
         return TokenCounts(
             rows=self.rows,
-            tokens=sum(length * n for length, n in self._lengths.items()),
+            tokens=sum(length * n for length, n in lengths.items()),
             supervised_tokens=self.labels - self.masked - self.null_labels if with_labels else None,
             masked_tokens=self.masked if with_labels else None,
-            lengths=dict(sorted(self._lengths.items())),
+            lengths=lengths,
             null_rows=self.null_rows,
             null_labels=self.null_labels,
             misaligned_rows=self.misaligned,

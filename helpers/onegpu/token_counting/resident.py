@@ -17,11 +17,15 @@ import ctypes
 import mmap
 import sys
 import threading
+from functools import cache
 from pathlib import Path
 
 _DONTNEED = 4
 WINDOW_BYTES = 12 * 2**20
 """How much may be read before pages are given back."""
+
+MARGIN = 2 * 2**20
+"""How much more is given back on both sides: the kernel maps pages around the one that was touched."""
 
 
 class Pages:
@@ -32,38 +36,43 @@ class Pages:
     Parameters
     ----------
     lasting
-        Whether the mappings that there are now will all be there until the last ``read``. If not, an address may have
-        come to belong to something else, so the mappings are looked up before each giving back (1 ms).
+        Whether the mappings that are read will all be there until the last ``read``. If not, an address may have come
+        to belong to something else, so the mappings are looked up before each giving back (2 ms).
     """
 
     def __init__(self, *, lasting: bool):
+        self._lasting = lasting
+        self._regions: list[tuple[int, int]] | None = None
         self._lock = threading.Lock()
-        self._regions = _file_mappings() if lasting else None
-        self._touched: dict[
-            int, tuple[int, int, int]
-        ] = {}  # region -> lowest address, highest address, bytes
+        self._touched: list[tuple[int, int]] = []
+        self._n_bytes = 0
 
-    def read(self, address: int, n_bytes: int) -> None:
-        """Note that these bytes were read; give back what has come together when it is a window or more."""
+    def read(self, low: int, high: int, n_bytes: int) -> None:
+        """Note that this many bytes were read between two addresses; give back what makes a window together."""
         if n_bytes == 0:
             return
-        region = (0, 0) if self._regions is None else _containing(self._regions, address)
-        if region is None:
-            return
         with self._lock:
-            low, high, total = self._touched.get(region[0], (address, address, 0))
-            low, high, total = min(low, address), max(high, address + n_bytes), total + n_bytes
-            self._touched[region[0]] = (low, high, total)
-            if total < WINDOW_BYTES:
+            self._touched.append((low, high))
+            self._n_bytes += n_bytes
+            if self._n_bytes < WINDOW_BYTES:
                 return
-            del self._touched[region[0]]
-        if self._regions is None:
-            region = _containing(_file_mappings(), address)
-        if region is not None:
-            # A window more on both sides: the kernel maps pages around the one that was touched.
-            low = max(region[0], (low - WINDOW_BYTES) // mmap.PAGESIZE * mmap.PAGESIZE)
-            high = min(region[1], -(-(high + WINDOW_BYTES) // mmap.PAGESIZE) * mmap.PAGESIZE)
-            _madvise(low, high - low, _DONTNEED)
+            touched, self._touched, self._n_bytes = self._touched, [], 0
+        regions = self._regions
+        if regions is None:
+            regions = _file_mappings()
+            if self._lasting:
+                self._regions = regions
+        here = _containing(regions, low)
+        spans: dict[tuple[int, int], tuple[int, int]] = {}
+        for start, end in touched:
+            region = _containing(regions, start)
+            if region is not None and (self._lasting or region == here):
+                a, b = spans.get(region, (start, end))
+                spans[region] = min(a, start), max(b, end)
+        for (first, last), (start, end) in spans.items():
+            start = max(first, (start - MARGIN) // mmap.PAGESIZE * mmap.PAGESIZE)
+            end = min(last, -(-(end + MARGIN) // mmap.PAGESIZE) * mmap.PAGESIZE)
+            _madvise(start, end - start, _DONTNEED)
 
 
 def _containing(regions: list[tuple[int, int]], address: int) -> tuple[int, int] | None:
@@ -86,7 +95,10 @@ def _file_mappings() -> list[tuple[int, int]]:
     return sorted(regions)
 
 
+@cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None)
+
+
 def _madvise(address: int, n_bytes: int, advice: int) -> None:
-    function = ctypes.CDLL(None).madvise
-    function.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-    function(address, n_bytes, advice)
+    _libc().madvise(ctypes.c_void_p(address), ctypes.c_size_t(n_bytes), advice)

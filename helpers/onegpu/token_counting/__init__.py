@@ -5,12 +5,23 @@ memory-mapped file. And a ``datasets.Dataset`` is a table *and* an indices mappi
 rows that ``filter`` took out.
 
 Read it in this order: `counts` (what comes out), `columns` (what a list column is in memory), `counting` (one piece),
-`sources` (where pieces come from), `resident` (why memory stays small); then `steps` (optimizer steps, padding,
+`sources` and `files` (where pieces come from), `resident` (why memory stays small); then `steps` (optimizer steps, padding,
 packing), `recipes` (how others count), `buffers` (a look into a table's memory) and `report` (the command line).
 """
 
+from onegpu.token_counting.columns import MissingColumn
 from onegpu.token_counting.counts import TokenCounts
+from onegpu.token_counting.report import TokenReport, report
 from onegpu.token_counting.sources import count_tokens
 from onegpu.token_counting.steps import TrainingSteps, count_packed_rows, training_steps
 
-__all__ = ["TokenCounts", "TrainingSteps", "count_packed_rows", "count_tokens", "training_steps"]
+__all__ = [
+    "MissingColumn",
+    "TokenCounts",
+    "TokenReport",
+    "TrainingSteps",
+    "count_packed_rows",
+    "count_tokens",
+    "report",
+    "training_steps",
+]

@@ -20,6 +20,14 @@ import pyarrow.compute as pc
 _OFFSET_TYPE = {"list": np.int32, "large_list": np.int64, "list_view": np.int32, "large_list_view": np.int64}
 
 
+class MissingColumn(ValueError):
+    """A column isn't there. ``argument`` says which: "column" or "labels"."""
+
+    def __init__(self, message: str, argument: str):
+        super().__init__(message)
+        self.argument = argument
+
+
 @dataclass(frozen=True)
 class ListRows:
     """Rows of a list column, by position.
@@ -120,7 +128,7 @@ def check_column(schema: pa.Schema, name: str, argument: str) -> None:
 
     Raises
     ------
-    ValueError
+    MissingColumn, ValueError
         With the column, its type and what to do.
     """
     if name not in schema.names:
@@ -128,9 +136,10 @@ def check_column(schema: pa.Schema, name: str, argument: str) -> None:
         text = [f.name for f in schema if pa.types.is_string(f.type) or pa.types.is_large_string(f.type)]
         hint = ", or give labels=None to count tokens alone" if argument == "labels" else ""
         hint += f". If {text[0]!r} holds the text, tokenize it first" if text else ""
-        raise ValueError(
+        raise MissingColumn(
             f"no column {name!r}: the columns are {', '.join(schema.names) or '(none)'}. "
-            f"Name the one that holds the {what} with {argument}=...{hint}"
+            f"Name the one that holds the {what} with {argument}=...{hint}",
+            argument,
         )
     if schema.names.count(name) > 1:
         raise ValueError(f"{schema.names.count(name)} columns are called {name!r}: rename all but one")

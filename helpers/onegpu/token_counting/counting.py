@@ -48,6 +48,12 @@ class Piece(NamedTuple):
     pages: Pages | None = None
 
 
+def pieces_of(table: pa.Table, pages: Pages) -> Iterator[Piece]:
+    """Cut a table into pieces of at most ``ROWS`` rows, without copying."""
+    for batch in table.to_batches(max_chunksize=ROWS):
+        yield Piece(batch, None, pages)
+
+
 @dataclass(frozen=True)
 class Columns:
     """Which columns to count, and how.

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
-from glob import glob, has_magic
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from onegpu.token_counting.counting import ROWS, Columns, Piece, count_pieces
+from onegpu.token_counting.counting import ROWS, Columns, Piece, count_pieces, pieces_of
 from onegpu.token_counting.counts import TokenCounts
+from onegpu.token_counting.files import Files, is_list_of_paths, open_parquet, open_path, parquet_pieces
 from onegpu.token_counting.resident import Pages
 
 _WINDOW_ROWS = 1 << 24
@@ -22,11 +20,6 @@ _WINDOW_ROWS = 1 << 24
 
 _STREAM_ROWS = 256
 """Rows asked for at a time where a source makes them on the way (streams, Ray)."""
-
-_DECODED_BYTES = 2**20
-"""About how much of a Parquet file is decoded at a time."""
-
-_SUFFIXES = {".parquet": "parquet", ".arrow": "arrow", ".feather": "arrow", ".ipc": "arrow"}
 
 
 def count_tokens(
@@ -95,8 +88,8 @@ def count_tokens(
     2
     """
     columns = Columns(column, labels, ignore_index, length_column)
-    if isinstance(dataset, str | os.PathLike) or _is_list_of_paths(dataset):
-        dataset = _open_path(dataset)
+    if isinstance(dataset, str | os.PathLike) or is_list_of_paths(dataset):
+        dataset = open_path(dataset)
     if isinstance(dataset, Mapping):  # DatasetDict, IterableDatasetDict
         parts = {}
         for name, split in dataset.items():
@@ -105,7 +98,8 @@ def count_tokens(
                     split, column, labels, ignore_index, length_column=length_column, threads=threads
                 )
             except ValueError as error:
-                raise ValueError(f"split {name!r}: {error}") from error
+                error.args = (f"split {name!r}: {error}",)
+                raise
         return TokenCounts.total(parts)
     columns, pieces, lies_ready = _open(dataset, columns)
     # Pieces that are made on the way take memory each, so there they are counted one at a time.
@@ -128,12 +122,12 @@ def _open(dataset: Any, columns: Columns) -> _Opened:
         dataset = pa.Table.from_batches([dataset])
     if isinstance(dataset, pa.Table):
         columns.check(dataset.schema)
-        return _Opened(columns, _from_table(dataset.select(columns.names), Pages(lasting=True)), True)
+        return _Opened(columns, pieces_of(dataset.select(columns.names), Pages(lasting=True)), True)
     if isinstance(dataset, pa.RecordBatchReader):
         columns.check(dataset.schema)
         return _Opened(columns, _from_batches(dataset, columns))
-    if isinstance(dataset, _Files):
-        return dataset.open(columns)
+    if isinstance(dataset, Files):
+        return _Opened(*dataset.open(columns))
     if module == "pyarrow" and hasattr(dataset, "scanner"):
         columns.check(dataset.schema)
         return _Opened(columns, _from_batches(_scan(dataset, columns.names), columns))
@@ -149,16 +143,11 @@ def _open(dataset: Any, columns: Columns) -> _Opened:
     )
 
 
-def _from_table(table: pa.Table, pages: Pages) -> Iterator[Piece]:
-    for batch in table.to_batches(max_chunksize=ROWS):
-        yield Piece(batch, None, pages)
-
-
 def _from_batches(batches: Iterable[pa.RecordBatch | pa.Table], columns: Columns) -> Iterator[Piece]:
     pages = Pages(lasting=False)  # they may come from files that are opened and closed on the way
     for batch in batches:
         columns.check(batch.schema)
-        yield from _from_table(pa.table({name: batch.column(name) for name in columns.names}), pages)
+        yield from pieces_of(pa.table({name: batch.column(name) for name in columns.names}), pages)
 
 
 def _scan(dataset: Any, names: list[str]) -> Iterator[pa.RecordBatch]:
@@ -169,8 +158,8 @@ def _scan(dataset: Any, names: list[str]) -> Iterator[pa.RecordBatch]:
         return
     for fragment in dataset.get_fragments():
         if hasattr(fragment, "row_groups") and set(names) <= set(fragment.physical_schema.names):
-            with _parquet(fragment.open()) as file:
-                for piece in _parquet_pieces(file, names, [group.id for group in fragment.row_groups]):
+            with open_parquet(fragment.open()) as file:
+                for piece in parquet_pieces(file, names, [group.id for group in fragment.row_groups]):
                     yield piece.batch
         else:
             yield from fragment.to_batches(schema=dataset.schema, columns=names, **options)
@@ -187,7 +176,7 @@ def _from_dataset(dataset: Any, columns: Columns) -> Iterator[Piece]:
     table = table.select(columns.names)
     pages = Pages(lasting=True)
     if dataset._indices is None:
-        return _from_table(table, pages)
+        return pieces_of(table, pages)
     return _from_indexed(table, dataset._indices.table.column(0), pages)
 
 
@@ -255,146 +244,3 @@ def _from_ray(dataset: Any, columns: Columns) -> Iterator[Piece]:
         batch_format="pyarrow", batch_size=_STREAM_ROWS
     )
     return _from_batches(batches, columns)
-
-
-# Files
-
-
-@dataclasses.dataclass(frozen=True)
-class _Files:
-    """Parquet or Arrow files that hold one data set together."""
-
-    paths: tuple[Path, ...]
-    kind: str
-
-    def open(self, columns: Columns) -> _Opened:
-        for path in self.paths:
-            with _OPENERS[self.kind](path) as file:
-                try:
-                    columns.check(file.schema if self.kind == "arrow" else file.schema_arrow)
-                except ValueError as error:
-                    raise ValueError(f"{path}: {error}") from None
-        if self.kind == "arrow":
-            return _Opened(columns, self._from_arrow(columns.names))
-        if columns.length_column is not None:
-            _compare_sample(self.paths, columns)
-            columns = dataclasses.replace(columns, trust_length=True)
-        return _Opened(columns, self._from_parquet(columns.names))
-
-    def _from_parquet(self, names: list[str]) -> Iterator[Piece]:
-        for path in self.paths:
-            with _parquet(path) as file:
-                yield from _parquet_pieces(file, names, range(file.num_row_groups))
-
-    def _from_arrow(self, names: list[str]) -> Iterator[Piece]:
-        for path in self.paths:
-            with _arrow(path) as reader:
-                pages = Pages(lasting=True)
-                for batch in _batches(reader):
-                    yield from _from_table(pa.Table.from_batches([batch]).select(names), pages)
-
-
-def _parquet(path: Any) -> Any:
-    import pyarrow.parquet as pq
-
-    # Without pre_buffer, and through a small buffer: else whole column chunks are held.
-    return pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20)
-
-
-def _parquet_pieces(file: Any, names: list[str], row_groups: Iterable[int]) -> Iterator[Piece]:
-    for group in row_groups:
-        meta = file.metadata.row_group(group)
-        values = max((meta.column(i).num_values for i in range(meta.num_columns)), default=0)
-        rows = max(1, min(ROWS, _DECODED_BYTES * meta.num_rows // (8 * max(1, values))))
-        for batch in file.iter_batches(batch_size=rows, row_groups=[group], columns=names, use_threads=False):
-            yield Piece(batch)
-
-
-def _compare_sample(paths: Sequence[Path], columns: Columns) -> None:
-    """Compare a Parquet length column with the lists in up to 8 row groups, evenly spread."""
-    groups = []
-    for path in paths:
-        with _parquet(path) as file:
-            groups += [(path, group) for group in range(file.num_row_groups)]
-    chosen = sorted({round(i * (len(groups) - 1) / 7) for i in range(8)}) if groups else []
-    only_lengths = dataclasses.replace(columns, labels=None)
-    for path, group in (groups[i] for i in chosen):
-        with _parquet(path) as file:
-            first = next(_parquet_pieces(file, only_lengths.names, [group]), None)
-        try:
-            count_pieces([first] if first else [], only_lengths, threads=1)
-        except ValueError as error:
-            raise ValueError(f"{path}, row group {group}: {error}") from None
-
-
-@contextmanager
-def _arrow(path: Path) -> Iterator[Any]:
-    """Open an Arrow file of either format, memory-mapped."""
-    with pa.memory_map(str(path)) as mapped:
-        try:
-            is_file = mapped.read(6) == b"ARROW1"
-            mapped.seek(0)
-            reader = pa.ipc.open_file(mapped) if is_file else pa.ipc.open_stream(mapped)
-        except (pa.ArrowInvalid, OSError) as error:
-            raise ValueError(
-                f"{path} is no Arrow file that can be read ({error}). Check that it is whole"
-            ) from None
-        yield reader
-
-
-def _batches(reader: Any) -> Iterator[pa.RecordBatch]:
-    if isinstance(reader, pa.ipc.RecordBatchFileReader):
-        return map(reader.get_batch, range(reader.num_record_batches))
-    return iter(reader)
-
-
-_OPENERS = {"parquet": _parquet, "arrow": _arrow}
-
-
-def _is_list_of_paths(source: Any) -> bool:
-    return isinstance(source, list | tuple) and all(isinstance(p, str | os.PathLike) for p in source)
-
-
-def _open_path(source: Any) -> Any:
-    """Turn a path, glob or list of files into something that can be counted."""
-    if isinstance(source, list | tuple):
-        return _files([Path(p) for p in source], "the list")
-    path = Path(source)
-    if path.is_file():
-        return _files([path], str(source))
-    if path.is_dir():
-        if (path / "dataset_dict.json").is_file() or (path / "state.json").is_file():
-            import datasets
-
-            return datasets.load_from_disk(str(path))
-        found = sorted(
-            p for p in path.rglob("*")
-            if p.suffix in _SUFFIXES and p.is_file()
-            and not any(part.startswith((".", "_")) for part in p.relative_to(path).parts)
-        )  # fmt: skip
-        if any(p.name.startswith("cache-") for p in found) and (path / "dataset_info.json").is_file():
-            raise ValueError(
-                f"{source} is a cache folder of datasets, whose files hold the same rows several times. Name the files "
-                "that you mean (a glob pattern will do), or save the data set with save_to_disk"
-            )
-        return _files(found, str(source))
-    if has_magic(str(source)):
-        return _files([Path(p) for p in sorted(glob(str(source), recursive=True))], str(source))
-    raise FileNotFoundError(f"{source}: no such file or folder (in {Path.cwd()})")
-
-
-def _files(paths: list[Path], source: str) -> _Files:
-    if not paths:
-        raise ValueError(f"{source}: no file ending in {', '.join(_SUFFIXES)} found there")
-    kinds = {}
-    for path in paths:
-        if not path.is_file():
-            raise FileNotFoundError(f"{path}: no such file (in {Path.cwd()})")
-        with path.open("rb") as file:
-            kinds.setdefault("parquet" if file.read(4) == b"PAR1" else "arrow", path)
-    if len(kinds) > 1:
-        raise ValueError(
-            f"{source} holds Parquet files ({kinds['parquet'].name}) and Arrow files ({kinds['arrow'].name}), perhaps "
-            "the same rows twice. Name those that you mean with a glob pattern"
-        )
-    return _Files(tuple(paths), next(iter(kinds)))

@@ -1,0 +1,221 @@
+"""``onegpu tokens``: the counts of a file, folder or data set by name, its histogram and its training steps."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from glob import has_magic
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from onegpu.token_counting.columns import MissingColumn
+from onegpu.token_counting.counts import TokenCounts
+from onegpu.token_counting.files import open_path
+from onegpu.token_counting.sources import count_tokens
+from onegpu.token_counting.steps import TrainingSteps, training_steps
+
+_TEXT = {".json", ".jsonl", ".ndjson", ".csv", ".tsv"}
+_SCHEMA = pa.schema([("input_ids", pa.list_(pa.int32())), ("labels", pa.list_(pa.int64()))])
+
+
+@dataclass(frozen=True)
+class TokenReport:
+    """Counts and steps of a data set.
+
+    Attributes
+    ----------
+    source : str
+        What was counted.
+    counts : TokenCounts
+        Of all of it; with ``splits`` if it has some.
+    steps : dict of str to TrainingSteps
+        By split; under "" where there are no splits.
+    notes : tuple of str
+        What else the reader must know.
+    """
+
+    source: str
+    counts: TokenCounts
+    steps: Mapping[str, TrainingSteps]
+    notes: tuple[str, ...] = field(default=())
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as plain JSON types: ``rows``, ``tokens``, ``supervised_tokens`` ... and ``steps``."""
+        out = {"source": self.source, **self.counts.to_json(), "notes": list(self.notes)}
+        if not self.counts.splits:
+            return out | {"steps": self.steps[""].to_json()}
+        for name, steps in self.steps.items():
+            out["splits"][name]["steps"] = steps.to_json()
+        return out
+
+    def __str__(self) -> str:
+        parts = self.counts.splits or {"": self.counts}
+        out = [self.source, *self.notes]
+        for name, counts in parts.items():
+            out += ["", *([f"split {name}"] if name else []), str(counts)]
+            out += ["", "rows by tokens", counts.histogram_text(), "", str(self.steps[name])]
+        return "\n".join(out)
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(str(self))}</pre>"
+
+
+def report(
+    source: str | Path,
+    *,
+    column: str = "input_ids",
+    labels: str = "labels",
+    ignore_index: int = -100,
+    length_column: str | None = None,
+    model: str = "smollm2-135m",
+    tokenizer: Any = None,
+    prepare: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None,
+    **settings: Any,
+) -> TokenReport:
+    """Count the tokens of a path or a data set by name, and predict the training steps.
+
+    What holds token ids is counted as it is. What holds text (a shipped data set, JSON, JSONL, CSV, or any rows that
+    ``onegpu.sft_datasets`` reads) is rendered and tokenized first, a few hundred rows at a time.
+
+    Parameters
+    ----------
+    source
+        A path as for ``count_tokens``, a file of text rows, the name of a shipped data set, or a hub name (owner/name).
+    column, labels, ignore_index, length_column
+        As for ``count_tokens``. Where there are no labels the tokens alone are counted, and a note says so.
+    model
+        Whose tokenizer and chat template to use for text.
+    tokenizer
+        A tokenizer to use for text instead.
+    prepare
+        Applied to each row of text before it is read, for rows of a form of their own.
+    settings
+        As for ``training_steps``.
+
+    Raises
+    ------
+    ValueError, FileNotFoundError
+        As ``count_tokens``, ``training_steps`` and ``onegpu.sft_datasets``.
+
+    Examples
+    --------
+    >>> import tempfile, pyarrow.parquet
+    >>> path = tempfile.mkdtemp() + "/rows.parquet"
+    >>> pyarrow.parquet.write_table(pa.table({"input_ids": [[1, 2], [3]], "labels": [[-100, 2], [3]]}), path)
+    >>> found = report(path, per_device_train_batch_size=2)
+    >>> found.counts.supervised_tokens, found.steps[""].padded_steps
+    (2, 1)
+    """
+    notes: list[str] = []
+    opened = _open(str(source))
+    if not isinstance(opened, _Rows):
+        try:
+            counts = _count(opened, column, labels, ignore_index, length_column, notes)
+        except MissingColumn as error:
+            if error.argument != "column" or column != "input_ids":
+                raise
+            opened = _rows_of(opened)
+    if isinstance(opened, _Rows):
+        counts = _count_text(opened, tokenizer or _tokenizer(model), prepare, notes)
+    steps = {name: training_steps(part, **settings) for name, part in (counts.splits or {"": counts}).items()}
+    return TokenReport(str(source), counts, steps, tuple(notes))
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Rows of text, by split ("" where there are none)."""
+
+    splits: Mapping[str, Iterable[Mapping[str, Any]]]
+
+
+def _open(source: str) -> Any:
+    from onegpu import data
+
+    path = Path(source)
+    if path.suffix.lower() in _TEXT and path.is_file():
+        from onegpu.sft_datasets import read_rows
+
+        return _Rows({"": read_rows(path)})
+    if path.exists() or has_magic(source):
+        return open_path(source)
+    if source in data.names():
+        rows = data.rows(source)
+        splits = dict.fromkeys(row.get("split", "") for row in rows)
+        return _Rows({name: [row for row in rows if row.get("split", "") == name] for name in splits})
+    if source.count("/") != 1 or source.startswith((".", "/", "~")):
+        raise FileNotFoundError(
+            f"{source}: no such file or folder, and no shipped data set of that name ({', '.join(data.names())})"
+        )
+    return _hub(source)
+
+
+def _hub(name: str) -> Any:
+    from datasets import load_dataset
+
+    try:
+        return load_dataset(name, streaming=True)
+    except Exception as error:  # the hub client raises a dozen kinds
+        raise ValueError(
+            f"{name}: no such file or folder, and the hub gave no data set of that name ({type(error).__name__}). "
+            "Check the name and the connection"
+        ) from error
+
+
+def _count(
+    opened: Any, column: str, labels: str, ignore_index: int, length_column: str | None, notes: list[str]
+):
+    options = {"ignore_index": ignore_index, "length_column": length_column}
+    try:
+        return count_tokens(opened, column, labels, **options)
+    except MissingColumn as error:
+        if error.argument != "labels" or labels != "labels":
+            raise
+        notes.append("no column 'labels': tokens alone are counted")
+        return count_tokens(opened, column, None, **options)
+
+
+def _rows_of(opened: Any) -> _Rows:
+    """The rows of something that was opened as a set of tokens and has none."""
+    if isinstance(opened, Mapping):
+        return _Rows({str(name): split for name, split in opened.items()})
+    return _Rows({"": opened.rows() if hasattr(opened, "rows") else opened})
+
+
+def _tokenizer(model: str) -> Any:
+    from transformers import AutoTokenizer
+
+    from onegpu import models, runtime
+
+    runtime.quiet()
+    return AutoTokenizer.from_pretrained(models.fetch(model).folder, local_files_only=True)
+
+
+def _count_text(rows: _Rows, tokenizer: Any, prepare: Callable | None, notes: list[str]) -> TokenCounts:
+    notes.append(f"rendered and tokenized with {type(tokenizer).__name__} of {len(tokenizer):,} tokens")
+    parts = {}
+    for name, split in rows.splits.items():
+        dropped: Counter[str] = Counter()
+        batches = _tokenized(map(prepare, split) if prepare else split, tokenizer, dropped)
+        parts[name] = count_tokens(pa.RecordBatchReader.from_batches(_SCHEMA, batches))
+        notes += [f"{name or 'rows'}: {n:,} counted as empty ({reason})" for reason, n in dropped.items()]
+    return parts[""] if list(parts) == [""] else TokenCounts.total(parts)
+
+
+def _tokenized(
+    rows: Iterable[Mapping[str, Any]], tokenizer: Any, dropped: Counter
+) -> Iterator[pa.RecordBatch]:
+    from onegpu.sft_datasets import tokenize
+
+    numbered = enumerate(rows)
+    while some := list(itertools.islice(numbered, 256)):
+        done = [tokenize(row, tokenizer, row_index=i) for i, row in some]
+        dropped.update(one.dropped for one in done if one.dropped)
+        columns = [[list(one.input_ids) for one in done], [list(one.labels) for one in done]]
+        yield pa.record_batch(
+            [pa.array(c, kind) for c, kind in zip(columns, _SCHEMA.types, strict=True)], schema=_SCHEMA
+        )

@@ -68,6 +68,12 @@ def best_seconds(function, at_least: float = 1.0) -> float:
     return min(times)
 
 
+def copy_seconds(x) -> float:
+    """The time to copy `x` into memory that is there already."""
+    target = x.clone()
+    return best_seconds(lambda: target.copy_(x))
+
+
 def measure(library: str, scheme: str, millions: int) -> dict:
     """Time one library at one size in this process."""
     import torch
@@ -76,9 +82,7 @@ def measure(library: str, scheme: str, millions: int) -> dict:
     quantize = quantizer(library, scheme)
     quantize(torch.randn(BLOCK * 1024))  # imports and tables, before memory is looked at
     x = torch.randn(millions * 2**20)
-    copy = torch.empty_like(x)
-    copied = best_seconds(lambda: copy.copy_(x))
-    del copy
+    copied = copy_seconds(x)
     with open("/proc/self/clear_refs", "w") as file:  # reset the peak to what is held now (Linux)
         file.write("5")
     before = _high_water_bytes()

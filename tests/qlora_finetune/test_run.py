@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -52,6 +53,30 @@ def test_totals_are_known_before_the_first_step_and_come_true(tiny_config, tiny_
     assert result.supervised_tokens == 2 * prepared.train.supervised_tokens
 
 
+def test_totals_are_those_of_token_counting(tiny_config, tiny_nf4):
+    config = tiny_config(max_steps=-1, num_train_epochs=1.5, per_device_train_batch_size=2, packing=False)
+    prepared = prepare_data(config, tiny_nf4.tokenizer)
+    counts = run_module.token_counts(prepared.train)
+    assert counts.tokens == prepared.train.tokens == sum(n * rows for n, rows in counts.lengths.items())
+    assert counts.supervised_tokens + counts.masked_tokens == counts.tokens
+    assert prepared.steps == prepared.totals.padded_steps == 18  # 24 rows, 2 at a time, one and a half epochs
+    packed = prepare_data(dataclasses.replace(config, packing=True), tiny_nf4.tokenizer)
+    assert packed.totals.packed_rows == len(packed.train_rows)
+
+
+def test_each_loss_is_handed_on(tiny_config):
+    seen = []
+    result = finetune(tiny_config(max_steps=3), on_step=lambda *step: seen.append(step))
+    assert seen == [(step, 3, loss) for step, loss in result.losses]
+
+
+def test_eval_rows_limits_loss_and_answers(tiny_config, tiny_nf4, chats_file):
+    prepared = prepare_data(tiny_config(eval_data=str(chats_file), eval_rows=5), tiny_nf4.tokenizer)
+    assert len(prepared.held_out) == len(prepared.raw_held_out) == 5
+    triage = prepare_data(tiny_config(data="support_triage", eval_rows=7, max_length=512), tiny_nf4.tokenizer)
+    assert len(triage.held_out) == len(triage.raw_held_out) == 7
+
+
 @pytest.mark.parametrize("optim", ["adamw_torch", "adamw_8bit", "sgd"])
 @pytest.mark.parametrize("packing", [True, False])
 def test_accumulation_equals_one_big_batch(
@@ -98,7 +123,9 @@ def test_held_out_loss_is_weighted_by_tokens(tiny_config, chats_file, tiny_nf4):
 
 
 def test_resume_after_kill_equals_an_uninterrupted_run(tiny_config, tmp_path):
-    """SIGKILL at a step after the second checkpoint; a checkpoint left half-written is passed over."""
+    """SIGKILL at any step, before the first checkpoint too; a checkpoint left half-written is passed over."""
+    at = random.randrange(6)
+    print(f"killed at step {at}")
     whole = finetune(tiny_config(max_steps=6, lora_dropout=0.1, output_dir=str(tmp_path / "whole")))
     config = tiny_config(max_steps=6, lora_dropout=0.1, output_dir=str(tmp_path / "killed"))
     code = (
@@ -107,15 +134,15 @@ def test_resume_after_kill_equals_an_uninterrupted_run(tiny_config, tmp_path):
         "from onegpu.qlora_finetune import run\n"
         "class Kill(run.StopOnNan):\n"
         "    def on_step_begin(self, args, state, control, **kw):\n"
-        "        if state.global_step == 5: os.kill(os.getpid(), signal.SIGKILL)\n"
+        f"        if state.global_step == {at}: os.kill(os.getpid(), signal.SIGKILL)\n"
         "run.StopOnNan = Kill\n"
         "finetune(FinetuneConfig(**json.loads(sys.argv[1])))\n"
     )
     killed = subprocess.run([sys.executable, "-c", code, json.dumps(dataclasses.asdict(config))], check=False)
     assert killed.returncode == -signal.SIGKILL
-    half = tmp_path / "killed" / "checkpoint-5"
+    half = tmp_path / "killed" / "checkpoint-99"
     half.mkdir()
-    (half / "trainer_state.json").write_text('{"global_step": 5, "log_his')
+    (half / "trainer_state.json").write_text('{"global_step": 99, "log_his')
     resumed = finetune(config, resume=True)
     assert losses(resumed) == losses(whole)
     assert resumed.tokens == whole.tokens

@@ -15,6 +15,13 @@ runtime.quiet()  # before bitsandbytes is imported below
 from onegpu.qlora_finetune.adapters import attach_adapters, merge_adapter  # noqa: E402
 from onegpu.qlora_finetune.config import SYSTEM_PROMPT, FinetuneConfig  # noqa: E402
 from onegpu.qlora_finetune.evaluation import Scores, generate, read_triage, score_triage, triage_example  # noqa: E402
+from onegpu.qlora_finetune.folders import output_folder  # noqa: E402
+from onegpu.qlora_finetune.memory import (  # noqa: E402
+    OutOfMemory,
+    explain_out_of_memory,
+    predict_memory,
+    settings_that_fit,
+)
 from onegpu.qlora_finetune.report import FinetuneResult, curve  # noqa: E402
 from onegpu.qlora_finetune.run import Interrupted, TrainingData, finetune, prepare_data, read_rows  # noqa: E402
 
@@ -23,16 +30,21 @@ __all__ = [
     "FinetuneConfig",
     "FinetuneResult",
     "Interrupted",
+    "OutOfMemory",
     "Scores",
     "TrainingData",
     "attach_adapters",
     "curve",
+    "explain_out_of_memory",
     "finetune",
     "generate",
     "merge_adapter",
+    "output_folder",
+    "predict_memory",
     "prepare_data",
     "read_rows",
     "read_triage",
     "score_triage",
+    "settings_that_fit",
     "triage_example",
 ]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import os
 import re
 import shutil
+import traceback
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from onegpu.qlora_finetune.adapters import attach_adapters
 from onegpu.qlora_finetune.attention import use_packed_attention
 from onegpu.qlora_finetune.config import FinetuneConfig
 from onegpu.qlora_finetune.evaluation import Scores, generate, score_triage, triage_example
+from onegpu.qlora_finetune.memory import OutOfMemory, explain_out_of_memory, free_memory, is_out_of_memory
 from onegpu.qlora_finetune.report import FinetuneResult
 from onegpu.qlora_finetune.trainer import (
     PackedRows,
@@ -29,9 +31,11 @@ from onegpu.qlora_finetune.trainer import (
     QLoraTrainer,
     SaveWhenInterrupted,
     StopOnNan,
+    Watch,
     training_arguments,
 )
 from onegpu.sft_datasets import TokenizedSet, tokenize_rows
+from onegpu.token_counting import TokenCounts, TrainingSteps, training_steps
 
 N_SAMPLES = 3
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
@@ -53,6 +57,8 @@ class TrainingData:
         The same, packed.
     raw_held_out : list of dict
         Held-out rows as they were read.
+    totals : TrainingSteps
+        Steps, rows and padding of the run, from the lengths alone (``onegpu.token_counting``).
     steps : int
         Optimizer steps of the whole run, known before the first.
     triage : bool
@@ -64,6 +70,7 @@ class TrainingData:
     held_out: TokenizedSet | None
     held_out_rows: PackedRows | None
     raw_held_out: list[dict[str, Any]]
+    totals: TrainingSteps
     steps: int
     triage: bool
 
@@ -83,19 +90,35 @@ def prepare_data(config: FinetuneConfig, tokenizer: Any) -> TrainingData:
     triage = config.data in data.names() and "intent" in data.rows(config.data)[0]
     if triage:
         rows = [triage_example(row) for row in data.rows(config.data, "train")]
-        raw = data.rows(config.data if config.eval_data is None else config.eval_data, "heldout")
+        raw = data.rows(config.data if config.eval_data is None else config.eval_data, "heldout")[
+            : config.eval_rows
+        ]
         held_out = [triage_example(row) for row in raw]
     else:
         rows = read_rows(config.data)
-        raw = held_out = read_rows(config.eval_data) if config.eval_data else []
+        raw = held_out = read_rows(config.eval_data)[: config.eval_rows] if config.eval_data else []
     train = tokenize_rows(rows, tokenizer, config.max_length)
     train_rows = _pack(train, config)
     held = tokenize_rows(held_out, tokenizer, config.max_length) if held_out else None
-    per_epoch = math.ceil(
-        math.ceil(len(train_rows) / config.per_device_train_batch_size) / config.gradient_accumulation_steps
+    totals = training_steps(
+        token_counts(train), max_length=config.max_length, num_train_epochs=max(config.num_train_epochs, 1e-9),
+        per_device_train_batch_size=config.per_device_train_batch_size,
+        gradient_accumulation_steps=config.gradient_accumulation_steps,
+    )  # fmt: skip
+    steps = totals.packed_steps if config.packing else totals.padded_steps
+    if config.max_steps > 0:
+        steps = config.max_steps
+    held_rows = held and _pack(held, config)
+    return TrainingData(train, train_rows, held, held_rows, list(raw), totals, steps, triage)
+
+
+def token_counts(tokenized: TokenizedSet) -> TokenCounts:
+    """Count a tokenized set, as ``onegpu tokens`` counts a file."""
+    lengths = Counter(len(example) for example in tokenized)
+    masked = tokenized.tokens - tokenized.supervised_tokens
+    return TokenCounts(
+        len(tokenized), tokenized.tokens, tokenized.supervised_tokens, masked, dict(sorted(lengths.items()))
     )
-    steps = config.max_steps if config.max_steps > 0 else math.ceil(per_epoch * config.num_train_epochs)
-    return TrainingData(train, train_rows, held, held and _pack(held, config), list(raw), steps, triage)
 
 
 def read_rows(source: str) -> list[dict[str, Any]]:
@@ -139,6 +162,7 @@ def finetune(
     overwrite: bool = False,
     say: Callable[[str], None] | None = None,
     loaded: models.Loaded | None = None,
+    on_step: Callable[[int, int, float], None] | None = None,
 ) -> FinetuneResult:
     """Fine-tune with QLoRA, evaluate before and after, and save the adapter.
 
@@ -155,6 +179,8 @@ def finetune(
     loaded
         A model and tokenizer that are there already, instead of ``config.model``. It is changed: adapters are
         attached to it.
+    on_step
+        Called with (step, steps in all, loss) whenever a loss is logged, for instance to draw it.
 
     Returns
     -------
@@ -167,9 +193,24 @@ def finetune(
         For anything in config, data or folder that can't work, before training starts.
     Interrupted
         When Ctrl-C or SIGTERM stopped the run after saving a checkpoint.
+    OutOfMemory
+        When memory ran out: the message says what the run needs, what for, and which settings would fit. All that the
+        run held is freed; checkpoints stay.
     """
     config = config or FinetuneConfig()
-    say = say or (lambda line: None)
+    try:
+        return _finetune(config, resume, overwrite, say or (lambda line: None), loaded, on_step)
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        said = (str(error).splitlines() or [type(error).__name__])[0]
+        traceback.clear_frames(error.__traceback__)  # their variables hold the model and all its tensors
+    # Raised from here, not from the handler: as the error's context, the first one would keep its frames.
+    free_memory(loaded.model if loaded else None)
+    raise OutOfMemory(explain_out_of_memory(config, said))
+
+
+def _finetune(config, resume, overwrite, say, loaded, on_step) -> FinetuneResult:
     runtime.quiet()
     output_dir = _prepare_output_dir(config, resume, overwrite)
     runtime.seed_everything(config.seed)
@@ -193,7 +234,7 @@ def finetune(
     trainer.remove_callback(PrinterCallback)  # its dictionaries would cut through the progress bar
     interruption = SaveWhenInterrupted()
     progress = Progress(trainer.meter)
-    for callback in (interruption, StopOnNan(), progress):
+    for callback in (interruption, StopOnNan(), progress, *([Watch(on_step)] if on_step else [])):
         trainer.add_callback(callback)
     if config.early_stopping_patience is not None:
         from transformers import EarlyStoppingCallback
@@ -315,7 +356,7 @@ def _evaluate(trainer, tokenizer, prepared: TrainingData, config: FinetuneConfig
     if prepared.held_out_rows is None:
         return Scores(None), []
     loss = trainer.evaluate()["eval_loss"]
-    rows = prepared.raw_held_out[: config.eval_rows]
+    rows = prepared.raw_held_out
     if not rows:
         return Scores(loss), []
     if not prepared.triage:

@@ -17,7 +17,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -254,6 +254,18 @@ class Progress(TrainerCallback):
         """Close the bar, also after an error."""
         if self.bar is not None:
             self.bar.close()
+
+
+class Watch(TrainerCallback):
+    """Hands each logged loss on, with the step and the number of steps."""
+
+    def __init__(self, call: Callable[[int, int, float], None]):
+        self.call = call
+
+    def on_log(self, args, state, control, logs=None, **kwargs):
+        """Hand on a training loss; evaluations log others."""
+        if "loss" in (logs or {}):
+            self.call(state.global_step, state.max_steps, logs["loss"])
 
 
 class StopOnNan(TrainerCallback):

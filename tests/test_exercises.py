@@ -349,8 +349,8 @@ def test_a_broken_reference_comes_through():
     ("number", "says"),
     [
         ("1.99", "Lab 1 has: 1.1, 1.2"),
-        ("99.1", "labs have the numbers 1 to 8"),
-        ("one", "labs have the numbers 1 to 8"),
+        ("99.1", "labs have the numbers 0 to 8"),
+        ("one", "labs have the numbers 0 to 8"),
         (4.1, "put it in quotes"),
     ],
 )

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 TOPICS: Mapping[int, str] = {
+    0: "start_here",
     1: "sft_datasets",
     2: "preference_data",
     3: "dtype_sizing",

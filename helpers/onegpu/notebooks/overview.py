@@ -1,0 +1,66 @@
+"""The map of the course that 00_start_here shows, with links that work where it is opened."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import sys
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Topic:
+    """One topic: its number and name, the question it answers, and the minutes of lesson and lab."""
+
+    number: int
+    name: str
+    question: str
+    lesson_minutes: int
+    lab_minutes: int
+
+    @property
+    def file(self) -> str:
+        """The name of its notebooks."""
+        return f"{self.number:02}_{self.name}.ipynb"
+
+
+TOPICS = (
+    Topic(1, "sft_datasets", "Which tokens of a chat does the model learn from?", 45, 40),
+    Topic(2, "preference_data", "How does a ranking of answers become a loss?", 45, 40),
+    Topic(3, "dtype_sizing", "How many bytes is a number, a model, a data set?", 40, 40),
+    Topic(4, "quantization", "How does a model fit into 4 bits, and what is lost?", 45, 50),
+    Topic(5, "gpu_memory", "Where do 14 GiB go during training?", 60, 50),
+    Topic(6, "token_counting", "How many tokens does a data set have, and how many count?", 40, 40),
+    Topic(7, "qlora_finetune", "How do you fine-tune a model on one small GPU?", 60, 60),
+    Topic(8, "ray_scale_out", "What if one machine is not enough?", 45, 40),
+)
+
+
+def course_map() -> None:
+    """Show the topics with their minutes, and links to lesson and lab."""
+    from IPython.display import Markdown, display
+
+    display(Markdown(_table("google.colab" in sys.modules)))
+
+
+def _table(colab: bool) -> str:
+    lessons, labs = _places(colab)
+    lines = ["| topic | question | lesson | lab |", "|---|---|---|---|"]
+    lines += [
+        f"| {topic.number:02} {topic.name.replace('_', ' ')} | {topic.question} "
+        f"| [{topic.lesson_minutes} minutes]({lessons}/{topic.file}) | [{topic.lab_minutes} minutes]({labs}/{topic.file}) |"
+        for topic in TOPICS
+    ]
+    return "\n".join(lines)
+
+
+def _places(colab: bool) -> tuple[str, str]:
+    """Where lessons and labs are, seen from course/: on Colab there is one file and no folder around it."""
+    if not colab:
+        return ".", "../labs"
+    found = importlib.metadata.metadata("onegpu")
+    address = next(
+        u.partition(", ")[2] for u in found.get_all("Project-URL") or [] if u.startswith("Repository,")
+    )
+    owner_name = address.removeprefix("https://github.com/").rstrip("/")
+    base = f"https://colab.research.google.com/github/{owner_name}/blob/v{found['Version']}"
+    return f"{base}/course", f"{base}/labs"

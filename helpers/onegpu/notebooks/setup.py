@@ -113,7 +113,6 @@ def install_extra(extra: str, *, pip: Pip | None = None) -> None:
             "".join(
                 f"{d.metadata['Name']}=={d.version}\n"
                 for d in importlib.metadata.distributions()
-                # A local build (torch 2.11.0+cu128) is pinned by its public version.
                 if d.metadata["Name"] and d.version
             ),
             encoding="utf-8",

@@ -188,7 +188,7 @@ def _judge(
     except Exception as error:  # an exercise's own compare met a result it wasn't made for
         differs = f"expected {show(expected)}, got {show(made.result)} ({type(error).__name__}: {error})"
     if differs:
-        if made.result is None:
+        if made.result is None and not _mistake(case, None):
             hint = "It returns None: is the `return` missing?"
             if made.printed.strip():
                 hint = "It prints and returns None: print() only shows a value, `return` hands it on."

@@ -8,12 +8,28 @@ the table below the data set, so that rows which ``filter`` or ``select`` took o
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 IGNORE_INDEX = -100
+
+
+@contextmanager
+def no_progress_bars() -> Iterator[None]:
+    """Keep the bars of ``datasets`` off for what takes a moment."""
+    import datasets
+
+    were_off = datasets.are_progress_bars_disabled()
+    datasets.disable_progress_bars()
+    try:
+        yield
+    finally:
+        if not were_off:
+            datasets.enable_progress_bars()
 
 
 def count_with_python(dataset) -> tuple[int, int]:
@@ -42,7 +58,8 @@ def count_with_map(dataset) -> tuple[int, int]:
             "n_supervised": sum(label != IGNORE_INDEX for label in row["labels"]),
         }
 
-    counted = dataset.map(counts, remove_columns=dataset.column_names)
+    with no_progress_bars():
+        counted = dataset.map(counts, remove_columns=dataset.column_names)
     return sum(counted["n_tokens"]), sum(counted["n_supervised"])
 
 

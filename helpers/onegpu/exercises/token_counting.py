@@ -1,0 +1,580 @@
+"""Exercises of lab 06: tokens from offsets, through an indices mapping, to bytes and steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from onegpu.exercises.exercise import Case, Exercise, Mistake
+from onegpu.token_counting import TokenCounts, count_tokens, training_steps
+from onegpu.token_counting.recipes import no_progress_bars
+
+
+def row_lengths(offsets: Sequence[int]) -> list[int]:
+    """Return the length of each row, from the offsets of a list column."""
+    return np.diff(offsets).tolist()
+
+
+def count_list_tokens(array: pa.Array) -> int:
+    """Count the tokens of a list array."""
+    return pc.sum(pc.list_value_length(array), min_count=0).as_py()
+
+
+def count_supervised(labels: pa.Array, ignore_index: int = -100) -> int:
+    """Count the labels of a list array that are neither ignore_index nor null."""
+    return pc.sum(pc.not_equal(pc.list_flatten(labels), ignore_index), min_count=0).as_py()
+
+
+def count_dataset(dataset: Any) -> tuple[int, int]:
+    """Count (tokens, supervised tokens) of a Dataset."""
+    counts = count_tokens(dataset)
+    return counts.tokens, counts.supervised_tokens
+
+
+def column_bytes(rows: int, tokens: int, value_bits: int, offset_bits: int = 32) -> int:
+    """Return the bytes of a list column: its offsets and its values."""
+    return ((rows + 1) * offset_bits + tokens * value_bits) // 8
+
+
+def padding_share(lengths: list[int], batch_size: int) -> float:
+    """Return the share of padding when each batch is padded to its longest row, 0 to 1."""
+    batches = [lengths[i : i + batch_size] for i in range(0, len(lengths), batch_size)]
+    computed = sum(max(batch) * len(batch) for batch in batches)
+    return 1 - sum(lengths) / computed if computed else 0.0
+
+
+def optimizer_steps(rows: int, batch_size: int, accumulation: int, world_size: int, epochs: float) -> int:
+    """Return the optimizer steps of a run."""
+    return training_steps(
+        TokenCounts(rows, rows, None, None, {1: rows} if rows else {}),
+        per_device_train_batch_size=batch_size,
+        gradient_accumulation_steps=accumulation,
+        world_size=world_size,
+        num_train_epochs=epochs,
+    ).padded_steps
+
+
+def ten_rows() -> Any:
+    """Make a Dataset of rows with 1 to 10 tokens: 55 in all, 30 of them supervised."""
+    import datasets
+
+    ids = [list(range(n)) for n in range(1, 11)]
+    labels = [[-100] * (n // 2) + row[n // 2 :] for n, row in enumerate(ids, 1)]
+    return datasets.Dataset(
+        pa.table({"input_ids": ids, "labels": labels}), fingerprint="ten rows"
+    )  # given, since it would be a hash of the data
+
+
+def _of(change: Any) -> Any:
+    """Arguments for a case: a fresh Dataset, changed."""
+
+    def make() -> tuple:
+        return (change(ten_rows()),)
+
+    return make
+
+
+def _nothing_kept(dataset: Any) -> Any:
+    with no_progress_bars():
+        return dataset.filter(lambda row: False, keep_in_memory=True, load_from_cache_file=False)
+
+
+def _same_numbers(got: Any, expected: list[int]) -> str | None:
+    """Compare lengths, whatever they came in: list, tuple, numpy or Arrow array."""
+    found = got.to_pylist() if isinstance(got, pa.Array | pa.ChunkedArray) else np.asarray(got).tolist()
+    return None if found == expected else f"expected {expected}, got {found}"
+
+
+_WHOLE_TABLE = (
+    "It counts the table below the data set (dataset.data): rows that select or filter left out are still in there. "
+    "Read the data set itself, for instance in Arrow batches with dataset.with_format('arrow').iter(1024)."
+)
+_ONLY_TOKENS = (
+    "The tokens are right, the labels aren't: they were read from dataset.data, which knows nothing of the indices. "
+    "Read both columns through the data set."
+)
+
+
+def _are(*numbers: int) -> Any:
+    return lambda got: _same_numbers(got, list(numbers)) is None
+
+
+def _is_none(got: Any) -> bool:
+    return got is None or (isinstance(got, TypeError) and "NoneType" in str(got))
+
+
+EXERCISES = (
+    Exercise(
+        "6.1",
+        "lengths from offsets",
+        row_lengths,
+        (
+            Case(
+                "five rows",
+                ([0, 1, 3, 6, 10, 15],),
+                "Row i begins at offsets[i] and ends where row i + 1 begins, at offsets[i + 1].",
+                expected=[1, 2, 3, 4, 5],
+                compare=_same_numbers,
+                mistakes=(
+                    Mistake(
+                        _are(1, 3, 6, 10, 15),
+                        "Those are the ends of the rows. A length is an end minus the beginning of the same row.",
+                    ),
+                    Mistake(
+                        _are(0, 1, 2, 3, 4, 5),
+                        "Six offsets are five rows: each row needs a beginning and an end.",
+                    ),
+                    Mistake(
+                        _are(-1, -2, -3, -4, -5),
+                        "The sign is turned round: end minus beginning.",
+                    ),
+                    Mistake(_are(1, 2, 3, 4), "The last row is missing."),
+                ),
+            ),
+            Case(
+                "a slice that begins at 3",
+                ([3, 6, 10],),
+                "After a slice the offsets don't begin at 0, and they are not moved: lengths are differences, nothing else.",
+                expected=[3, 4],
+                compare=_same_numbers,
+                mistakes=(
+                    Mistake(
+                        _are(6, 4),
+                        "The first row is taken to begin at 0. In a slice it begins at offsets[0].",
+                    ),
+                ),
+            ),
+            Case(
+                "an empty row in the middle",
+                ([0, 2, 2, 5],),
+                "Two equal offsets are a row of length 0. It is a row all the same.",
+                expected=[2, 0, 3],
+                compare=_same_numbers,
+            ),
+            Case(
+                "no rows",
+                ([0],),
+                "One offset is no row: the result is empty.",
+                expected=[],
+                compare=_same_numbers,
+            ),
+        ),
+    ),
+    Exercise(
+        "6.2",
+        "tokens of a list array",
+        count_list_tokens,
+        (
+            Case(
+                "three rows",
+                lambda: (pa.array([[1], [2, 3], [4, 5, 6]]),),
+                "Add up the lengths of the rows: 1 + 2 + 3.",
+                expected=6,
+                mistakes=(
+                    Mistake(3, "That is the number of rows. Each row holds several tokens."),
+                    Mistake(
+                        lambda got: isinstance(got, pa.Scalar),
+                        "That is an Arrow scalar, not a Python number: .as_py() turns it into one.",
+                    ),
+                ),
+            ),
+            Case(
+                "a slice without the first row",
+                lambda: (pa.array([[1], [2, 3], [4, 5, 6]])[1:],),
+                "The slice holds the rows [2, 3] and [4, 5, 6].",
+                expected=5,
+                mistakes=(
+                    Mistake(
+                        6,
+                        ".values, and the last offset, are those of the whole array: a slice only moves a window over "
+                        "them. .flatten() and list_value_length keep to the window.",
+                    ),
+                ),
+            ),
+            Case(
+                "a null row",
+                lambda: (pa.array([[1, 2], None, [], [3]]),),
+                "A null row has no tokens. pyarrow.compute.list_value_length gives null there, which sum leaves out.",
+                expected=3,
+                mistakes=(
+                    Mistake(
+                        _is_none, "A null row became None, which has no length: leave it out of the sum."
+                    ),
+                    Mistake(4, "The null row is counted as one token. It has none."),
+                ),
+            ),
+            Case(
+                "values behind a null row",
+                lambda: (
+                    pa.ListArray.from_arrays(
+                        [0, 2, 4, 5], [1, 2, 3, 4, 5], mask=pa.array([False, True, False])
+                    ),
+                ),
+                "The middle row is null although two values lie behind it: they are nobody's.",
+                expected=3,
+                mistakes=(
+                    Mistake(
+                        5,
+                        "The last offset minus the first counts also the values that lie behind a null row. Ask the "
+                        "rows for their lengths.",
+                    ),
+                ),
+            ),
+            Case(
+                "offsets of 64 bits",
+                lambda: (pa.array([[1], [2, 3]], pa.large_list(pa.int64())),),
+                "A large_list is the same with offsets of 64 bits.",
+                expected=3,
+            ),
+            Case(
+                "no rows",
+                lambda: (pa.array([], pa.list_(pa.int64())),),
+                "No rows hold 0 tokens.",
+                expected=0,
+                mistakes=(
+                    Mistake(_is_none, "pyarrow.compute.sum of nothing is null. With min_count=0 it is 0."),
+                ),
+            ),
+        ),
+    ),
+    Exercise(
+        "6.3",
+        "supervised labels",
+        count_supervised,
+        (
+            Case(
+                "two rows",
+                lambda: (pa.array([[-100, -100, 7], [-100, 9]]),),
+                "7 and 9 are learned from, the three -100 are not.",
+                expected=2,
+                mistakes=(
+                    Mistake(3, "Those are the masked ones: count the labels that are not -100."),
+                    Mistake(5, "Those are all labels: leave out the -100."),
+                    Mistake(
+                        lambda got: isinstance(got, pa.Scalar),
+                        "That is an Arrow scalar, not a Python number: .as_py() turns it into one.",
+                    ),
+                ),
+            ),
+            Case(
+                "a slice without the first row",
+                lambda: (pa.array([[1, 2, 3], [-100, 4], [5]])[1:],),
+                "The slice holds the labels -100, 4 and 5.",
+                expected=2,
+                mistakes=(
+                    Mistake(
+                        5,
+                        ".values are those of the whole array: a slice only moves a window over them. .flatten() keeps "
+                        "to the window.",
+                    ),
+                ),
+            ),
+            Case(
+                "another ignore_index",
+                lambda: (pa.array([[0, 0, 7], [-100, 9]]), 0),
+                "Here 0 means masked, and -100 is a label like any other.",
+                expected=3,
+                mistakes=(Mistake(4, "ignore_index is a parameter: don't write -100 into the function."),),
+            ),
+            Case(
+                "a null label",
+                lambda: (pa.array([[-100, None, 3]]),),
+                "A null is neither -100 nor a label to learn from.",
+                expected=1,
+                mistakes=(
+                    Mistake(
+                        2,
+                        "The null is counted as supervised: as a numpy float it is nan, and nan != -100 is true; as a "
+                        "Python None likewise. Arrow's not_equal gives null there, which sum leaves out.",
+                    ),
+                ),
+            ),
+            Case(
+                "a null row",
+                lambda: (pa.array([[5, 6], None, [-100]]),),
+                "A null row has no labels.",
+                expected=2,
+                mistakes=(
+                    Mistake(_is_none, "A null row became None, which can't be looped over: flatten first."),
+                ),
+            ),
+            Case(
+                "no rows",
+                lambda: (pa.array([], pa.list_(pa.int64())),),
+                "No rows hold 0 supervised labels.",
+                expected=0,
+                mistakes=(
+                    Mistake(_is_none, "pyarrow.compute.sum of nothing is null. With min_count=0 it is 0."),
+                ),
+            ),
+        ),
+    ),
+    Exercise(
+        "6.4",
+        "through the indices mapping",
+        count_dataset,
+        (
+            Case(
+                "the whole data set",
+                _of(lambda dataset: dataset),
+                "Rows of 1 to 10 tokens: 55 in all, of which 30 are supervised. Return (tokens, supervised).",
+                expected=(55, 30),
+                mistakes=(
+                    Mistake(
+                        (30, 55), "The order is turned round: first all tokens, then the supervised ones."
+                    ),
+                ),
+            ),
+            Case(
+                "select([0, 2, 4])",
+                _of(lambda dataset: dataset.select([0, 2, 4])),
+                "Rows of 1, 3 and 5 tokens.",
+                expected=(9, 6),
+                mistakes=(Mistake((55, 30), _WHOLE_TABLE), Mistake((9, 30), _ONLY_TOKENS)),
+            ),
+            Case(
+                "the same row thrice",
+                _of(lambda dataset: dataset.select([1, 1, 1])),
+                "Training sees the row of 2 tokens three times, so it counts three times.",
+                expected=(6, 3),
+                mistakes=(
+                    Mistake((2, 1), "It is counted once. An indices mapping may name a row several times."),
+                ),
+            ),
+            Case(
+                "a filter that keeps nothing",
+                _of(_nothing_kept),
+                "No rows are left: (0, 0).",
+                expected=(0, 0),
+                mistakes=(
+                    Mistake((55, 30), _WHOLE_TABLE),
+                    Mistake(_is_none, "The sum over no batches is None or missing: begin with 0."),
+                ),
+            ),
+            Case(
+                "2,500 rows, shuffled",
+                _of(lambda dataset: dataset.repeat(250).shuffle(seed=0, keep_in_memory=True)),
+                "250 times the ten rows.",
+                expected=(13_750, 7_500),
+                mistakes=(
+                    Mistake(
+                        lambda got: got[0] < 13_750,
+                        "Part of the rows is missing: add up over all batches, the last short one too.",
+                    ),
+                ),
+            ),
+        ),
+    ),
+    Exercise(
+        "6.5",
+        "bytes of a column",
+        column_bytes,
+        (
+            Case(
+                "five rows, 15 tokens, int32",
+                (5, 15, 32),
+                "6 offsets of 4 bytes and 15 values of 4 bytes.",
+                expected=84,
+                mistakes=(
+                    Mistake(80, "Five rows have six offsets: the last row needs an end."),
+                    Mistake(60, "Those are the values. The offsets take bytes too."),
+                    Mistake(672, "Those are bits: 8 of them make a byte."),
+                    Mistake(lambda got: isinstance(got, float), "Bytes are whole numbers: divide with //."),
+                ),
+            ),
+            Case(
+                "the same as int64",
+                (5, 15, 64),
+                "6 offsets of 4 bytes and 15 values of 8 bytes: the offsets don't grow with the values.",
+                expected=144,
+                mistakes=(Mistake(168, "The offsets still have 32 bits each: only the values have 64."),),
+            ),
+            Case(
+                "offsets of 64 bits",
+                (5, 15, 32, 64),
+                "6 offsets of 8 bytes and 15 values of 4 bytes.",
+                expected=108,
+                mistakes=(Mistake(84, "offset_bits is a parameter: a large_list has offsets of 64 bits."),),
+            ),
+            Case(
+                "no rows",
+                (0, 0, 32),
+                "Even an empty column has its first offset.",
+                expected=4,
+            ),
+            Case(
+                "9.5 million rows of 16,384 labels",
+                (9_500_000, 9_500_000 * 16_384, 64),
+                "About 1.25 TB of values and 38 MB of offsets.",
+                expected=1_245_222_000_004,
+            ),
+        ),
+    ),
+    Exercise(
+        "6.6",
+        "share of padding",
+        padding_share,
+        (
+            Case(
+                "batches of equal rows",
+                ([5, 5, 3, 3], 2),
+                "Each batch is as long as its rows: no padding.",
+                expected=0.0,
+                mistakes=(
+                    Mistake(
+                        lambda got: abs(got - 0.2) < 1e-9,
+                        "All rows are padded to the longest of the set. Each batch has a longest row of its own.",
+                    ),
+                    Mistake(
+                        lambda got: abs(got - 1.0) < 1e-9,
+                        "That is the share of real tokens: 1 minus it is padding.",
+                    ),
+                ),
+            ),
+            Case(
+                "batches of unequal rows",
+                ([5, 3, 3, 5], 2),
+                "Two batches of 2 x 5 computed tokens, 16 of them real: 4 of 20 are padding.",
+                expected=0.2,
+                mistakes=(
+                    Mistake(
+                        lambda got: abs(got - 0.25) < 1e-9,
+                        "Padding is divided by the real tokens. The share is of all computed tokens, padding included.",
+                    ),
+                    Mistake(
+                        lambda got: abs(got - 0.0) < 1e-9,
+                        "Keep the order of the rows: sorting first would change the batches.",
+                    ),
+                    Mistake(
+                        lambda got: abs(got - 0.8) < 1e-9,
+                        "That is the share of real tokens: 1 minus it is padding.",
+                    ),
+                    Mistake(lambda got: abs(got - 20) < 1e-9, "A share lies between 0 and 1."),
+                ),
+            ),
+            Case(
+                "a last batch that isn't full",
+                ([4, 2, 6], 2),
+                "The last batch holds one row of 6 and is not padded to two rows: 8 + 6 computed, 12 real.",
+                expected=1 / 7,
+                mistakes=(
+                    Mistake(
+                        lambda got: abs(got - 0.4) < 1e-9, "The last batch has one row, not batch_size rows."
+                    ),
+                    Mistake(
+                        lambda got: abs(got - 0.25) < 1e-9,
+                        "The last batch is left out. It is computed all the same.",
+                    ),
+                ),
+            ),
+            Case(
+                "one row at a time",
+                ([4, 2, 6], 1),
+                "A batch of one row needs no padding.",
+                expected=0.0,
+            ),
+            Case(
+                "no rows",
+                ([], 2),
+                "Nothing is computed, so nothing is padding: 0.0.",
+                expected=0.0,
+                mistakes=(
+                    Mistake(
+                        lambda got: isinstance(got, ZeroDivisionError),
+                        "Nothing was computed: don't divide by it.",
+                    ),
+                ),
+            ),
+        ),
+    ),
+    Exercise(
+        "6.7",
+        "optimizer steps",
+        optimizer_steps,
+        (
+            Case(
+                "20 rows, batches of 3",
+                (20, 3, 1, 1, 1),
+                "Six batches of 3 and one of 2 make 7 steps.",
+                expected=7,
+                mistakes=(
+                    Mistake(6, "The last batch isn't full, and it is trained on all the same: round up."),
+                    Mistake(lambda got: isinstance(got, float), "Steps are whole numbers."),
+                ),
+            ),
+            Case(
+                "two batches to a step",
+                (20, 3, 2, 1, 1),
+                "7 batches, two to a step: the last step has one batch.",
+                expected=4,
+                mistakes=(
+                    Mistake(
+                        3, "The seventh batch makes a step of its own at the end of the epoch: round up."
+                    ),
+                    Mistake(14, "Accumulation makes fewer steps, not more: several batches share one."),
+                ),
+            ),
+            Case(
+                "three epochs",
+                (20, 3, 2, 1, 3),
+                "Each epoch ends with its own short step: 3 times 4.",
+                expected=12,
+                mistakes=(
+                    Mistake(
+                        lambda got: got in (10, 11),
+                        "The epochs are run together. A step doesn't reach over the end of an epoch: round up first, "
+                        "then multiply.",
+                    ),
+                    Mistake(4, "The epochs are missing."),
+                ),
+            ),
+            Case(
+                "four GPUs",
+                (100, 2, 1, 4, 1),
+                "50 batches, four at a time: 13 steps.",
+                expected=13,
+                mistakes=(
+                    Mistake(50, "Each GPU takes a batch of its own: world_size batches make one step."),
+                    Mistake(12, "The last two batches make a step too: round up."),
+                    Mistake(200, "More GPUs make fewer steps, not more."),
+                ),
+            ),
+            Case(
+                "half an epoch",
+                (20, 3, 2, 1, 0.6),
+                "0.6 times 4 steps is 2.4; training stops after the third.",
+                expected=3,
+                mistakes=(Mistake(2, "Part of a step isn't dropped: round up at the end too."),),
+            ),
+            Case(
+                "few rows",
+                (1, 8, 4, 2, 3),
+                "One row is one short batch, so one step an epoch.",
+                expected=3,
+                mistakes=(
+                    Mistake(
+                        lambda got: got <= 0,
+                        "There is something to train on, so there is a step. No formula may say 0 or less here.",
+                    ),
+                ),
+            ),
+            Case(
+                "no rows",
+                (0, 8, 4, 1, 3),
+                "Nothing to train on takes no step.",
+                expected=0,
+                mistakes=(
+                    Mistake(
+                        lambda got: got < 0,
+                        "A negative number of steps: an estimate that subtracts a safety margin does that.",
+                    ),
+                    Mistake(3, "At least one step an epoch? Not without rows."),
+                ),
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,475 @@
+"""What people hand in for the exercises of lab 06."""
+
+import itertools
+import math
+
+import numpy as np
+import pyarrow.compute as pc
+from onegpu.exercises.answers import Answers
+
+ANSWERS = Answers()
+wrong, right = ANSWERS.wrong, ANSWERS.right
+
+# 6.1 ------------------------------------------------------------------------------------------------------------------
+
+
+@wrong("6.1", "takes the ends", case="five rows", says="ends of the rows")
+def ends(offsets):
+    return offsets[1:]
+
+
+@wrong("6.1", "one length an offset", case="five rows", says="Six offsets are five rows")
+def with_first(offsets):
+    return [offsets[0], *np.diff(offsets).tolist()]
+
+
+@wrong("6.1", "begin minus end", case="five rows", says="turned round")
+def negative(offsets):
+    return np.asarray(offsets)[:-1] - np.asarray(offsets)[1:]
+
+
+@wrong("6.1", "forgets the last row", case="five rows", says="last row is missing")
+def without_last(offsets):
+    return [offsets[i + 1] - offsets[i] for i in range(len(offsets) - 2)]
+
+
+@wrong("6.1", "begins at 0", case="a slice that begins at 3", says="taken to begin at 0")
+def from_zero(offsets):
+    return np.diff(offsets[1:], prepend=0)
+
+
+@wrong("6.1", "moves the offsets", case="a slice that begins at 3", says="taken to begin at 0")
+def counted_from_zero(offsets):
+    lengths, begin = [], 0
+    for end in offsets[1:]:
+        lengths.append(end - begin)
+        begin = end
+    return lengths
+
+
+@wrong("6.1", "leaves out empty rows", case="an empty row in the middle", says="It is a row all the same")
+def without_empty(offsets):
+    return [int(n) for n in np.diff(offsets) if n]
+
+
+@wrong("6.1", "invents a row", case="no rows", says="One offset is no row")
+def at_least_one(offsets):
+    return np.diff(offsets).tolist() or [0]
+
+
+@right("6.1", "numpy")
+def by_diff(offsets):
+    return np.diff(offsets)
+
+
+@right("6.1", "pairs")
+def by_pairs(offsets):
+    return [end - begin for begin, end in itertools.pairwise(offsets)]
+
+
+@right("6.1", "slices of an array, as a tuple")
+def by_slices(offsets):
+    offsets = np.array(offsets)
+    return tuple(offsets[1:] - offsets[:-1])
+
+
+# 6.2 ------------------------------------------------------------------------------------------------------------------
+
+
+@wrong("6.2", "counts rows", case="three rows", says="number of rows")
+def rows(array):
+    return len(array)
+
+
+@wrong("6.2", "returns a scalar", case="three rows", says=".as_py()")
+def scalar(array):
+    return pc.sum(pc.list_value_length(array), min_count=0)
+
+
+@wrong("6.2", "counts .values", case="a slice without the first row", says="only moves a window")
+def values(array):
+    return len(array.values)
+
+
+@wrong("6.2", "the last offset", case="a slice without the first row", says="only moves a window")
+def last_offset(array):
+    return array.offsets[-1].as_py()
+
+
+@wrong("6.2", "last offset minus first", case="values behind a null row", says="behind a null row")
+def span(array):
+    return array.offsets[-1].as_py() - array.offsets[0].as_py()
+
+
+@wrong("6.2", "a loop without null", case="a null row", says="leave it out of the sum")
+def loop(array):
+    return sum(len(row) for row in array.to_pylist())
+
+
+@wrong("6.2", "null is one token", case="a null row", says="It has none")
+def null_is_one(array):
+    return sum(1 if row is None else len(row) for row in array.to_pylist())
+
+
+@wrong("6.2", "sum of nothing", case="no rows", says="min_count=0")
+def nothing(array):
+    return pc.sum(pc.list_value_length(array)).as_py()
+
+
+@right("6.2", "list_value_length")
+def by_length(array):
+    return pc.sum(pc.list_value_length(array)).as_py() or 0
+
+
+@right("6.2", "flatten")
+def by_flatten(array):
+    return len(array.flatten())
+
+
+@right("6.2", "a loop")
+def by_loop(array):
+    return sum(len(row or []) for row in array.to_pylist())
+
+
+# 6.3 ------------------------------------------------------------------------------------------------------------------
+
+
+@wrong("6.3", "counts the masked", case="two rows", says="masked ones")
+def masked(labels, ignore_index=-100):
+    return pc.sum(pc.equal(labels.flatten(), ignore_index), min_count=0).as_py()
+
+
+@wrong("6.3", "counts all", case="two rows", says="all labels")
+def all_labels(labels, ignore_index=-100):
+    return len(labels.flatten())
+
+
+@wrong("6.3", "returns a scalar", case="two rows", says=".as_py()")
+def supervised_scalar(labels, ignore_index=-100):
+    return pc.sum(pc.not_equal(labels.flatten(), ignore_index), min_count=0)
+
+
+@wrong("6.3", "counts in .values", case="a slice without the first row", says="only moves a window")
+def supervised_values(labels, ignore_index=-100):
+    return int((labels.values.to_numpy(zero_copy_only=False) != ignore_index).sum())
+
+
+@wrong("6.3", "-100 in the code", case="another ignore_index", says="parameter")
+def fixed(labels, ignore_index=-100):
+    return pc.sum(pc.not_equal(labels.flatten(), -100), min_count=0).as_py()
+
+
+@wrong("6.3", "nan != -100", case="a null label", says="nan != -100")
+def by_numpy(labels, ignore_index=-100):
+    return int((labels.flatten().to_numpy(zero_copy_only=False) != ignore_index).sum())
+
+
+@wrong("6.3", "loops over a null row", case="a null row", says="flatten first")
+def rows_loop(labels, ignore_index=-100):
+    return sum(v not in (None, ignore_index) for row in labels.to_pylist() for v in row)
+
+
+@wrong("6.3", "sum of nothing", case="no rows", says="min_count=0")
+def sum_of_nothing(labels, ignore_index=-100):
+    return pc.sum(pc.not_equal(labels.flatten(), ignore_index)).as_py()
+
+
+@right("6.3", "list_flatten")
+def flat(labels, ignore_index=-100):
+    return pc.sum(pc.not_equal(pc.list_flatten(labels), ignore_index)).as_py() or 0
+
+
+@right("6.3", "a loop")
+def flat_loop(labels, ignore_index=-100):
+    return sum(v is not None and v != ignore_index for v in labels.flatten().to_pylist())
+
+
+@right("6.3", "numpy without nulls")
+def dropped_nulls(labels, ignore_index=-100):
+    return int(np.count_nonzero(labels.flatten().drop_null().to_numpy() != ignore_index))
+
+
+# 6.4 ------------------------------------------------------------------------------------------------------------------
+
+
+def in_table(table):
+    tokens = pc.sum(pc.list_value_length(table["input_ids"]), min_count=0).as_py()
+    supervised = pc.sum(pc.not_equal(pc.list_flatten(table["labels"]), -100), min_count=0).as_py()
+    return tokens, supervised
+
+
+@wrong("6.4", "the table below", case="select([0, 2, 4])", says="the table below the data set")
+def table_below(dataset):
+    return in_table(dataset.data.table)
+
+
+@wrong("6.4", "labels from the table", case="select([0, 2, 4])", says="labels aren't")
+def before_3711(dataset):
+    return sum(map(len, dataset["input_ids"][:])), in_table(dataset.data.table)[1]
+
+
+@wrong("6.4", "turned round", case="the whole data set", says="first all tokens")
+def turned(dataset):
+    return in_table(dataset.with_format("arrow")[:])[::-1]
+
+
+@wrong("6.4", "each row once", case="the same row thrice", says="counted once")
+def distinct(dataset):
+    rows = {tuple(row["input_ids"]): row["labels"] for row in dataset}
+    return sum(map(len, rows)), sum(v != -100 for labels in rows.values() for v in labels)
+
+
+@wrong(
+    "6.4",
+    "the whole table when nothing is left",
+    case="a filter that keeps nothing",
+    says="the table below the data set",
+)
+def or_all(dataset):
+    return in_table(dataset.with_format("arrow")[:] if len(dataset) else dataset.data.table)
+
+
+@wrong("6.4", "None for nothing", case="a filter that keeps nothing", says="begin with 0")
+def none_for_nothing(dataset):
+    return in_table(dataset.with_format("arrow")[:]) if len(dataset) else None
+
+
+@wrong("6.4", "the first batch", case="2,500 rows, shuffled", says="over all batches")
+def first_batch(dataset):
+    return in_table(next(iter(dataset.with_format("arrow").iter(1024)), dataset.with_format("arrow")[:]))
+
+
+@wrong("6.4", "full batches only", case="2,500 rows, shuffled", says="the last short one too")
+def full_batches(dataset):
+    if len(dataset) < 1024:
+        return in_table(dataset.with_format("arrow")[:])
+    counts = [in_table(t) for t in dataset.with_format("arrow").iter(1024, drop_last_batch=True)]
+    return tuple(map(sum, zip(*counts, strict=True)))
+
+
+@right("6.4", "Arrow batches")
+def batches(dataset):
+    tokens = supervised = 0
+    for table in dataset.with_format("arrow").iter(1000):
+        more = in_table(table)
+        tokens, supervised = tokens + more[0], supervised + more[1]
+    return tokens, supervised
+
+
+@right("6.4", "a loop")
+def python_loop(dataset):
+    tokens = supervised = 0
+    for row in dataset:
+        tokens += len(row["input_ids"])
+        supervised += sum(label != -100 for label in row["labels"])
+    return tokens, supervised
+
+
+@right("6.4", "all rows at once")
+def at_once(dataset):
+    return in_table(dataset.with_format("arrow")[:])
+
+
+# 6.5 ------------------------------------------------------------------------------------------------------------------
+
+
+@wrong("6.5", "five offsets", case="five rows, 15 tokens, int32", says="six offsets")
+def an_offset_a_row(rows, tokens, value_bits, offset_bits=32):
+    return (rows * offset_bits + tokens * value_bits) // 8
+
+
+@wrong("6.5", "values alone", case="five rows, 15 tokens, int32", says="offsets take bytes too")
+def values_alone(rows, tokens, value_bits, offset_bits=32):
+    return tokens * value_bits // 8
+
+
+@wrong("6.5", "bits", case="five rows, 15 tokens, int32", says="8 of them make a byte")
+def bits(rows, tokens, value_bits, offset_bits=32):
+    return (rows + 1) * offset_bits + tokens * value_bits
+
+
+@wrong("6.5", "a float", case="five rows, 15 tokens, int32", says="whole numbers")
+def as_float(rows, tokens, value_bits, offset_bits=32):
+    return ((rows + 1) * offset_bits + tokens * value_bits) / 8
+
+
+@wrong("6.5", "offsets as wide as values", case="the same as int64", says="only the values")
+def wide_offsets(rows, tokens, value_bits, offset_bits=32):
+    return (rows + 1 + tokens) * value_bits // 8
+
+
+@wrong("6.5", "4 bytes in the code", case="offsets of 64 bits", says="parameter")
+def four_bytes(rows, tokens, value_bits, offset_bits=32):
+    return (rows + 1) * 4 + tokens * value_bits // 8
+
+
+@wrong("6.5", "nothing for no rows", case="no rows", says="first offset")
+def nothing_at_all(rows, tokens, value_bits, offset_bits=32):
+    return ((rows + 1) * offset_bits + tokens * value_bits) // 8 if rows else 0
+
+
+@right("6.5", "two sums")
+def two_sums(rows, tokens, value_bits, offset_bits=32):
+    return (rows + 1) * (offset_bits // 8) + tokens * (value_bits // 8)
+
+
+@right("6.5", "rounded up")
+def rounded_up(rows, tokens, value_bits, offset_bits=32):
+    return -(-((rows + 1) * offset_bits + tokens * value_bits) // 8)
+
+
+@right("6.5", "numpy")
+def by_numpy_types(rows, tokens, value_bits, offset_bits=32):
+    return (
+        np.dtype(f"int{offset_bits}").itemsize * (rows + 1) + np.dtype(f"int{value_bits}").itemsize * tokens
+    )
+
+
+# 6.6 ------------------------------------------------------------------------------------------------------------------
+
+
+@wrong("6.6", "longest of all", case="batches of equal rows", says="a longest row of its own")
+def longest_of_all(lengths, batch_size):
+    return 1 - sum(lengths) / (max(lengths) * len(lengths))
+
+
+@wrong("6.6", "share of real tokens", case="batches of equal rows", says="1 minus it")
+def real(lengths, batch_size):
+    return sum(lengths) / computed(lengths, batch_size)
+
+
+@wrong("6.6", "of the real tokens", case="batches of unequal rows", says="all computed tokens")
+def of_real(lengths, batch_size):
+    return computed(lengths, batch_size) / sum(lengths) - 1
+
+
+@wrong("6.6", "sorts first", case="batches of unequal rows", says="Keep the order")
+def sorted_first(lengths, batch_size):
+    return share(sorted(lengths), batch_size)
+
+
+@wrong("6.6", "tokens instead of a share", case="batches of unequal rows", says="between 0 and 1")
+def padding_tokens(lengths, batch_size):
+    return computed(lengths, batch_size) * (computed(lengths, batch_size) > sum(lengths))
+
+
+@wrong("6.6", "full last batch", case="a last batch that isn't full", says="one row, not batch_size")
+def full_last(lengths, batch_size):
+    room = sum(max(lengths[i : i + batch_size]) * batch_size for i in range(0, len(lengths), batch_size))
+    return 1 - sum(lengths) / room
+
+
+@wrong("6.6", "drops the last batch", case="a last batch that isn't full", says="left out")
+def drops_last(lengths, batch_size):
+    whole = lengths[: len(lengths) // batch_size * batch_size]
+    return share(whole, batch_size)
+
+
+@wrong("6.6", "divides by nothing", case="no rows", says="don't divide")
+def divides(lengths, batch_size):
+    return 1 - sum(lengths) / computed(lengths, batch_size)
+
+
+def computed(lengths, batch_size):
+    total = 0
+    for i in range(0, len(lengths), batch_size):
+        batch = lengths[i : i + batch_size]
+        total += max(batch) * len(batch)
+    return total
+
+
+@right("6.6", "a loop")
+def share(lengths, batch_size):
+    total = computed(lengths, batch_size)
+    return (total - sum(lengths)) / total if total else 0.0
+
+
+@right("6.6", "counts the padding")
+def counts_padding(lengths, batch_size):
+    padding = real = 0
+    for i in range(0, len(lengths), batch_size):
+        batch = lengths[i : i + batch_size]
+        padding += sum(max(batch) - n for n in batch)
+        real += sum(batch)
+    return padding / max(1, padding + real)
+
+
+@right("6.6", "numpy")
+def by_maximum(lengths, batch_size):
+    if not lengths:
+        return 0.0
+    starts = np.arange(0, len(lengths), batch_size)
+    total = np.maximum.reduceat(lengths, starts) @ np.diff(starts, append=len(lengths))
+    return float(1 - sum(lengths) / total)
+
+
+# 6.7 ------------------------------------------------------------------------------------------------------------------
+
+
+@wrong("6.7", "rounds down", case="20 rows, batches of 3", says="round up")
+def floor(rows, batch_size, accumulation, world_size, epochs):
+    return int(rows // batch_size // accumulation // world_size * epochs)
+
+
+@wrong("6.7", "a float", case="20 rows, batches of 3", says="whole numbers")
+def float_steps(rows, batch_size, accumulation, world_size, epochs):
+    return rows / batch_size / accumulation / world_size * epochs
+
+
+@wrong("6.7", "drops the last short step", case="two batches to a step", says="a step of its own")
+def drops_short_step(rows, batch_size, accumulation, world_size, epochs):
+    return math.ceil(math.ceil(math.ceil(rows / batch_size) / world_size) // accumulation * epochs)
+
+
+@wrong("6.7", "multiplies by accumulation", case="two batches to a step", says="fewer steps")
+def multiplies(rows, batch_size, accumulation, world_size, epochs):
+    return math.ceil(math.ceil(rows / batch_size) * accumulation / world_size * epochs)
+
+
+@wrong("6.7", "epochs run together", case="three epochs", says="end of an epoch")
+def together(rows, batch_size, accumulation, world_size, epochs):
+    return math.ceil(rows * epochs / (batch_size * accumulation * world_size))
+
+
+@wrong("6.7", "forgets the epochs", case="three epochs", says="epochs are missing")
+def no_epochs(rows, batch_size, accumulation, world_size, epochs):
+    return math.ceil(math.ceil(math.ceil(rows / batch_size) / world_size) / accumulation)
+
+
+@wrong("6.7", "forgets the GPUs", case="four GPUs", says="a batch of its own")
+def no_world(rows, batch_size, accumulation, world_size, epochs):
+    return math.ceil(math.ceil(math.ceil(rows / batch_size) / accumulation) * epochs)
+
+
+@wrong("6.7", "rounds the epochs down", case="half an epoch", says="round up at the end too")
+def int_at_the_end(rows, batch_size, accumulation, world_size, epochs):
+    return int(no_epochs(rows, batch_size, accumulation, world_size, epochs) * epochs)
+
+
+@wrong("6.7", "a safety margin", case="no rows", says="safety margin")
+def margin(rows, batch_size, accumulation, world_size, epochs):
+    return exact(rows, batch_size, accumulation, world_size, epochs) if rows else -3
+
+
+@wrong("6.7", "at least one step", case="no rows", says="Not without rows")
+def at_least_one_step(rows, batch_size, accumulation, world_size, epochs):
+    return math.ceil(max(1, no_epochs(rows, batch_size, accumulation, world_size, 1)) * epochs)
+
+
+@right("6.7", "three times ceil")
+def exact(rows, batch_size, accumulation, world_size, epochs):
+    batches = math.ceil(rows / batch_size)
+    return math.ceil(math.ceil(math.ceil(batches / world_size) / accumulation) * epochs)
+
+
+@right("6.7", "one ceil for the epoch")
+def one_ceil(rows, batch_size, accumulation, world_size, epochs):
+    return math.ceil(-(-rows // (batch_size * accumulation * world_size)) * epochs)
+
+
+@right("6.7", "without floats")
+def without_floats(rows, batch_size, accumulation, world_size, epochs):
+    steps = rows
+    for size in (batch_size, world_size, accumulation):
+        steps = (steps + size - 1) // size
+    return math.ceil(steps * epochs)

@@ -274,6 +274,12 @@ def test_the_counts_in_the_card_are_those_of_the_files(triage):
     }
 
 
+def test_the_card_states_the_thresholds():
+    card = data.path("support_triage").with_name("README.md").read_text(encoding="utf-8")
+    assert f"Jaccard similarity of {MAX_CHARACTERS:.2f}" in card
+    assert f"cosine of {MAX_WORDS:.2f}" in card
+
+
 # The loader
 
 

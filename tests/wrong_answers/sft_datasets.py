@@ -1,5 +1,8 @@
 """What people hand in for the exercises of lab 01."""
 
+import re
+from itertools import takewhile
+
 import numpy as np
 import torch
 from onegpu.exercises.answers import Answers
@@ -249,3 +252,481 @@ def with_numpy(rows, pad_id):
     inside = np.arange(width)[None] < lengths
     ids = torch.from_numpy(np.stack(padded)).long()
     return batch(ids, torch.from_numpy(inside).long(), ids.masked_fill(~torch.from_numpy(inside), -100))
+
+
+# 1.4 ------------------------------------------------------------------------------------------------------------------
+
+
+@wrong("1.4", "asks without cutting", case="the prompt fills max_length", says="first max_length labels")
+def uncut(labels, max_length):
+    return any(label != -100 for label in labels[1:])
+
+
+@wrong("1.4", "counts position 0", case="the only label is at position 0", says="labels[1:]")
+def with_first(labels, max_length):
+    return any(label != -100 for label in labels[:max_length])
+
+
+@wrong("1.4", "asks for all", case="the answer fits", says="larger than the row")
+def all_of_them(labels, max_length):
+    return all(label != -100 for label in labels[1:max_length])
+
+
+@wrong("1.4", "refuses short rows", case="the answer fits", says="larger than the row")
+def needs_full_length(labels, max_length):
+    return len(labels) >= max_length and any(label != -100 for label in labels[1:max_length])
+
+
+@wrong("1.4", "returns the number", case="the answer fits", says="True or False")
+def number_left(labels, max_length):
+    return sum(label != -100 for label in labels[1:max_length])
+
+
+@wrong("1.4", "takes 0 for masked", case="a token whose id is 0", says="0 is a token's id")
+def positive(labels, max_length):
+    return any(label > 0 for label in labels[1:max_length])
+
+
+@wrong(
+    "1.4",
+    "looks at the last label only",
+    case="the answer is masked in the middle",
+    says="not only at the last",
+)
+def last_only(labels, max_length):
+    kept = labels[:max_length]
+    return len(kept) > 1 and kept[-1] != -100
+
+
+@wrong("1.4", "cuts one token too many", case="one answer token is left", says="still holds the 7")
+def one_short(labels, max_length):
+    return any(label != -100 for label in labels[1 : max_length - 1])
+
+
+@right("1.4", "counts")
+def counts(labels, max_length):
+    return sum(label != -100 for label in labels[:max_length][1:]) > 0
+
+
+@right("1.4", "a set")
+def as_set(labels, max_length):
+    return bool(set(labels[1:max_length]) - {-100})
+
+
+@right("1.4", "a loop")
+def loops(labels, max_length):
+    found = False
+    for position, label in enumerate(labels):
+        if 0 < position < max_length and label != -100:
+            found = True
+    return found
+
+
+# 1.5 ------------------------------------------------------------------------------------------------------------------
+BEGIN, MERGES = "the ids begin with the prompt's", "a trailing space merges with the answer"
+
+
+@wrong("1.5", "trusts the length", case=MERGES, says="compare every id")
+def trusts(prompt_ids, ids):
+    return len(prompt_ids)
+
+
+@wrong("1.5", "counts equal ids without raising", case=MERGES, says="Don't guess")
+def guesses(prompt_ids, ids):
+    return len(list(takewhile(lambda pair: pair[0] == pair[1], zip(prompt_ids, ids, strict=False))))
+
+
+@wrong("1.5", "compares lengths only", case=MERGES, says="compare every id")
+def lengths(prompt_ids, ids):
+    if len(prompt_ids) > len(ids):
+        raise ValueError("boundary")
+    return len(prompt_ids)
+
+
+@wrong("1.5", "compares the last id only", case="no prompt", says="empty prompt")
+def compares_last(prompt_ids, ids):
+    if len(ids) < len(prompt_ids) or prompt_ids[-1] != ids[len(prompt_ids) - 1]:
+        raise ValueError("boundary")
+    return len(prompt_ids)
+
+
+@wrong("1.5", "compares all but the last id", case=MERGES, says="compare every id")
+def all_but_last(prompt_ids, ids):
+    if list(ids[: len(prompt_ids) - 1]) != list(prompt_ids[:-1]):
+        raise ValueError("boundary")
+    return len(prompt_ids)
+
+
+@wrong("1.5", "off by one, for an added end token", case=BEGIN, says="position of the prompt's last")
+def minus_one(prompt_ids, ids):
+    return len(prompt_ids) - 1
+
+
+@wrong("1.5", "off by one the other way", case=BEGIN, says="never learned")
+def plus_one(prompt_ids, ids):
+    return len(prompt_ids) + 1
+
+
+@wrong("1.5", "returns the whole length", case=BEGIN, says="whole text")
+def whole(prompt_ids, ids):
+    return len(ids)
+
+
+@wrong("1.5", "says nothing about the boundary", case=MERGES, says="Masking four tokens")
+def silent(prompt_ids, ids):
+    if ids[: len(prompt_ids)] != prompt_ids:
+        raise ValueError("wrong")
+    return len(prompt_ids)
+
+
+@wrong("1.5", "zips, so a short text passes", case="the prompt was cut off", says="shorter than the prompt")
+def zips(prompt_ids, ids):
+    if any(a != b for a, b in zip(prompt_ids, ids, strict=False)):
+        raise ValueError("boundary")
+    return len(prompt_ids)
+
+
+@right("1.5", "a slice")
+def slices(prompt_ids, ids):
+    if ids[: len(prompt_ids)] != prompt_ids:
+        raise ValueError("the boundary is not between two tokens")
+    return len(prompt_ids)
+
+
+@right("1.5", "a loop over positions")
+def positions(prompt_ids, ids):
+    for k in range(len(prompt_ids)):
+        if k >= len(ids) or ids[k] != prompt_ids[k]:
+            raise ValueError(f"boundary broken at {k}")
+    return len(prompt_ids)
+
+
+@right("1.5", "NumPy")
+def with_arrays(prompt_ids, ids):
+    if not np.array_equal(np.array(prompt_ids), np.array(ids[: len(prompt_ids)])):
+        raise ValueError("Boundary")
+    return len(prompt_ids)
+
+
+# 1.6 ------------------------------------------------------------------------------------------------------------------
+PLACEHOLDERS = {"<no output>", "<nooutput>", "no output", "<noinput>", "<no input>", "n/a", "nan"}
+MERGED = re.compile(r"^\s*\d+\.\s*(Instruction|Input|Output):", re.MULTILINE)
+
+
+def judge(
+    row, *, blank=lambda t: t is None or (isinstance(t, str) and not t.strip()), merged=MERGED, **options
+):
+    """The right way, in pieces that a wrong answer can replace."""
+    instruction, output = row["instruction"], row["output"]
+    if blank(instruction):
+        return "empty_instruction"
+    if blank(output):
+        return "empty_answer"
+    if not isinstance(output, str):
+        return "not_text"
+    clean = options.get("clean", lambda t: t.strip().lower())
+    if clean(output) in PLACEHOLDERS:
+        return "placeholder_answer"
+    if merged and merged.search(output):
+        return "merged_instructions"
+    return "ok"
+
+
+@wrong("1.6", "looks at the instruction for the answer", case="no answer", says="it is the answer")
+def mixes_up(row):
+    found = judge(row)
+    return "empty_instruction" if found == "empty_answer" else found
+
+
+@wrong("1.6", "white space is an answer", case="an answer of white space", says="text.strip()")
+def truthy(row):
+    return judge(row, blank=lambda text: not text)
+
+
+@wrong("1.6", "calls .strip() on None", case="None from a CSV reader", says="before you call .strip()")
+def strips_none(row):
+    return judge(row, blank=lambda text: not text.strip())
+
+
+@wrong("1.6", "turns numbers into text", case="a number from a CSV reader", says="the number 4.0")
+def converts(row):
+    output = row["output"]
+    return judge(row | {"output": output if output is None else str(output)})
+
+
+@wrong("1.6", "N/A is an answer", case="N/A", says="PLACEHOLDERS")
+def no_placeholders(row):
+    found = judge(row)
+    return "ok" if found == "placeholder_answer" else found
+
+
+@wrong("1.6", "a placeholder is empty", case="N/A", says="it is a placeholder")
+def same_code(row):
+    found = judge(row)
+    return "empty_answer" if found == "placeholder_answer" else found
+
+
+@wrong("1.6", "compares with spaces", case="a placeholder with spaces", says="text.strip().lower()")
+def unstripped(row):
+    return judge(row, clean=str.lower)
+
+
+@wrong("1.6", "merged tasks pass", case="two tasks in one answer", says="the next task")
+def no_merged(row):
+    return judge(row, merged=None)
+
+
+@wrong("1.6", "any numbered Instruction", case="a numbered list", says="look for the colon")
+def no_colon(row):
+    return judge(row, merged=re.compile(r"^\s*\d+\.\s*(Instruction|Input|Output)", re.MULTILINE))
+
+
+@wrong("1.6", "looks for None inside", case="an answer that mentions None", says="nothing but a placeholder")
+def contains_none(row):
+    found = judge(row)
+    return "placeholder_answer" if found == "ok" and "None" in row["output"] else found
+
+
+@wrong("1.6", "forgets the instruction", case="no instruction", says="to anything")
+def answers_only(row):
+    return judge(row | {"instruction": "x"})
+
+
+@right("1.6", "helper functions")
+def pieces(row):
+    return judge(row)
+
+
+@right("1.6", "one long if")
+def chain(row):
+    output = row["output"]
+    text = output.strip() if isinstance(output, str) else None
+    if not (row["instruction"] or "").strip():
+        return "empty_instruction"
+    if output is None or text == "":
+        return "empty_answer"
+    if text is None:
+        return "not_text"
+    if text.lower() in PLACEHOLDERS:
+        return "placeholder_answer"
+    for line in text.splitlines():
+        number, dot, rest = line.strip().partition(".")
+        if number.isdigit() and dot and rest.strip().startswith(("Instruction:", "Input:", "Output:")):
+            return "merged_instructions"
+    return "ok"
+
+
+@right("1.6", "a table of tests")
+def table(row):
+    output = row["output"]
+    text = output if isinstance(output, str) else ""
+    tests = {
+        "empty_instruction": not str(row["instruction"] or "").strip(),
+        "empty_answer": output is None or (isinstance(output, str) and not text.strip()),
+        "not_text": output is not None and not isinstance(output, str),
+        "placeholder_answer": text.strip().casefold() in PLACEHOLDERS,
+        "merged_instructions": MERGED.search(text) is not None,
+    }
+    return next((code for code, bad in tests.items() if bad), "ok")
+
+
+# 1.7 ------------------------------------------------------------------------------------------------------------------
+
+
+def plain(text):
+    return " ".join(text.lower().split())
+
+
+@wrong("1.7", "positions in train", case="one copy", says="positions in evaluation")
+def in_train(train, evaluation):
+    return [i for i, text in enumerate(map(plain, train)) if text in set(map(plain, evaluation))]
+
+
+@wrong("1.7", "returns the prompts", case="one copy", says="not the prompts")
+def prompts(train, evaluation):
+    return [text for text in evaluation if plain(text) in set(map(plain, train))]
+
+
+@wrong("1.7", "returns a set", case="one copy", says="a list, sorted")
+def a_set(train, evaluation):
+    return {i for i, text in enumerate(evaluation) if plain(text) in set(map(plain, train))}
+
+
+@wrong("1.7", "True or False for each", case="one copy", says="not True or False")
+def flags(train, evaluation):
+    return [plain(text) in set(map(plain, train)) for text in evaluation]
+
+
+@wrong("1.7", "exact text only", case="case and white space differ", says="lower case")
+def exact(train, evaluation):
+    return [i for i, text in enumerate(evaluation) if text in train]
+
+
+@wrong("1.7", "lower case only", case="case and white space differ", says="one space")
+def lower_only(train, evaluation):
+    return [
+        i for i, text in enumerate(evaluation) if text.lower().strip() in [t.lower().strip() for t in train]
+    ]
+
+
+@wrong("1.7", "each prompt once", case="twice in the evaluation rows", says="both positions")
+def once(train, evaluation):
+    texts = list(map(plain, evaluation))
+    return sorted(texts.index(text) for text in set(texts) & set(map(plain, train)))
+
+
+@wrong("1.7", "duplicates of any kind", case="a duplicate within the evaluation rows", says="no leakage")
+def any_duplicate(train, evaluation):
+    seen, found = set(map(plain, train)), []
+    for i, text in enumerate(map(plain, evaluation)):
+        if text in seen:
+            found.append(i)
+        seen.add(text)
+    return found
+
+
+@wrong("1.7", "substring", case="one prompt contains the other", says="compare whole prompts")
+def substring(train, evaluation):
+    return [i for i, text in enumerate(evaluation) if any(plain(text) in plain(t) for t in train)]
+
+
+@wrong("1.7", "no white space at all", case="words run together", says="keep one space")
+def squeezed(train, evaluation):
+    def squeeze(text):
+        return "".join(text.lower().split())
+
+    return [i for i, text in enumerate(evaluation) if squeeze(text) in set(map(squeeze, train))]
+
+
+@right("1.7", "a set of seen prompts")
+def seen_set(train, evaluation):
+    seen = {plain(text) for text in train}
+    return [i for i, text in enumerate(evaluation) if plain(text) in seen]
+
+
+@right("1.7", "two loops")
+def two_loops(train, evaluation):
+    found = []
+    for i, text in enumerate(evaluation):
+        for other in train:
+            if plain(text) == plain(other):
+                found.append(i)
+                break
+    return found
+
+
+@right("1.7", "a regular expression")
+def regex(train, evaluation):
+    def clean(text):
+        return re.sub(r"\s+", " ", text.casefold()).strip()
+
+    return [i for i, text in enumerate(evaluation) if clean(text) in {clean(t) for t in train}]
+
+
+# 1.8 ------------------------------------------------------------------------------------------------------------------
+FOUR = "four examples in rows of 10"
+
+
+def first_fit(lengths, max_length, *, fits=None, check_length=True, order=None, pick=None):
+    """First fit, in pieces that a wrong answer can replace."""
+    fits = fits or (lambda used, length: used + length <= max_length)
+    rows = []
+    for number in order or range(len(lengths)):
+        length = lengths[number]
+        if check_length and length > max_length:
+            raise ValueError(f"example {number} is too long")
+        open_rows = [row for row in rows if fits(sum(lengths[i] for i in row), length)]
+        if open_rows:
+            (pick(open_rows) if pick else open_rows[0]).append(number)
+        else:
+            rows.append([number])
+    return rows
+
+
+@wrong("1.8", "looks at the last row only", case=FOUR, says="Only the last row")
+def next_fit(lengths, max_length):
+    rows = []
+    for number, length in enumerate(lengths):
+        if rows and sum(lengths[i] for i in rows[-1]) + length <= max_length:
+            rows[-1].append(number)
+        else:
+            rows.append([number])
+    return rows
+
+
+@wrong("1.8", "all in one row", case=FOUR, says="more than max_length")
+def one_row(lengths, max_length):
+    return [list(range(len(lengths)))]
+
+
+@wrong("1.8", "one row each", case=FOUR, says="Nothing is packed")
+def unpacked(lengths, max_length):
+    return [[i] for i in range(len(lengths))]
+
+
+@wrong("1.8", "returns lengths", case=FOUR, says="not their lengths")
+def of_lengths(lengths, max_length):
+    return [[lengths[i] for i in row] for row in first_fit(lengths, max_length)]
+
+
+@wrong("1.8", "strictly less", case="a full row", says="full to the last token")
+def strict(lengths, max_length):
+    return first_fit(lengths, max_length, fits=lambda used, length: used + length < max_length)
+
+
+@wrong("1.8", "sorts first", case=FOUR, says="without sorting")
+def sorts(lengths, max_length):
+    return first_fit(lengths, max_length, order=sorted(range(len(lengths)), key=lambda i: -lengths[i]))
+
+
+@wrong("1.8", "takes the fullest row", case="the first row with room", says="take the first")
+def best_fit(lengths, max_length):
+    return first_fit(
+        lengths, max_length, pick=lambda rows: max(rows, key=lambda r: sum(lengths[i] for i in r))
+    )
+
+
+@wrong("1.8", "a row that is too long", case="longer than a row", says="no prompt")
+def too_long(lengths, max_length):
+    return first_fit(lengths, max_length, check_length=False)
+
+
+@wrong("1.8", "starts with an empty row", case="nothing to pack", says="no rows")
+def starts_with_a_row(lengths, max_length):
+    return first_fit(lengths, max_length) or [[]]
+
+
+@right("1.8", "pieces")
+def in_pieces(lengths, max_length):
+    return first_fit(lengths, max_length)
+
+
+@right("1.8", "keeps the free room of each row")
+def free_room(lengths, max_length):
+    rows, room = [], []
+    for number, length in enumerate(lengths):
+        if length > max_length:
+            raise ValueError("too long for a row")
+        place = next((k for k, free in enumerate(room) if free >= length), None)
+        if place is None:
+            rows.append([])
+            room.append(max_length)
+            place = -1
+        rows[place].append(number)
+        room[place] -= length
+    return rows
+
+
+@right("1.8", "checks first, then packs")
+def checks_first(lengths, max_length):
+    if any(length > max_length for length in lengths):
+        raise ValueError("Too long: " + str(max(lengths)))
+    rows = []
+    for number in range(len(lengths)):
+        for row in rows:
+            if sum(lengths[i] for i in [*row, number]) <= max_length:
+                row.append(number)
+                break
+        else:
+            rows.append([number])
+    return rows

@@ -5,7 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from onegpu.exercises.exercise import Case, Exercise, Mistake
-from onegpu.sft_datasets import IGNORE, Example, Tokenized, collate, render, supervised_mask
+from onegpu.sft_datasets import (
+    IGNORE,
+    Example,
+    Tokenized,
+    collate,
+    find_leakage,
+    render,
+    supervised_mask,
+    validate,
+)
 
 ONE_TURN = [{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "4"}]
 WITH_SYSTEM = [{"role": "system", "content": "Be brief."}, *ONE_TURN]
@@ -28,6 +37,58 @@ def pad_batch(rows: list[list[int]], pad_id: int) -> dict[str, Any]:
     """Pad rows of ids on the right into input_ids, attention_mask and labels (int64 tensors)."""
     return collate([Tokenized(tuple(row), tuple(row), len(row)) for row in rows], pad_id)
 
+
+def can_train(labels: list[int], max_length: int) -> bool:
+    """Tell whether a row cut at max_length still has a label that the loss uses."""
+    return any(label != IGNORE for label in labels[1:max_length])
+
+
+def prompt_tokens(prompt_ids: list[int], ids: list[int]) -> int:
+    """Return how many tokens the prompt takes of ids; ValueError if ids don't begin with prompt_ids."""
+    for position, (mine, joint) in enumerate(zip(prompt_ids, ids, strict=False)):
+        if mine != joint:
+            raise ValueError(
+                f"boundary at token {position}: the prompt alone has {mine}, the whole text {joint}"
+            )
+    if len(prompt_ids) > len(ids):
+        raise ValueError(f"boundary: the prompt has {len(prompt_ids)} tokens, the whole text {len(ids)}")
+    return len(prompt_ids)
+
+
+def problem_of(row: dict[str, Any]) -> str:
+    """Return the code of the first problem of an Alpaca row, or "ok"."""
+    return next(iter(validate([row]).counts), "ok")
+
+
+def leaked(train: list[str], evaluation: list[str]) -> list[int]:
+    """Return the positions of evaluation prompts that stand in train, but for case and white space."""
+    rows = ([{"prompt": prompt, "completion": "x"} for prompt in prompts] for prompts in (train, evaluation))
+    return list(find_leakage(*rows, threshold=None).affected)
+
+
+def pack(lengths: list[int], max_length: int) -> list[list[int]]:
+    """Put each example, in order, into the first row that has room; return rows of example numbers."""
+    rows: list[list[int]] = []
+    for number, length in enumerate(lengths):
+        if length > max_length:
+            raise ValueError(
+                f"example {number} has {length} tokens, more than max_length={max_length}: it is too long"
+            )
+        for row in rows:
+            if sum(lengths[i] for i in row) + length <= max_length:
+                row.append(number)
+                break
+        else:
+            rows.append([number])
+    return rows
+
+
+def alpaca(output: Any, instruction: Any = "Name a fruit.") -> dict[str, Any]:
+    """Return an Alpaca row without input."""
+    return {"instruction": instruction, "input": "", "output": output}
+
+
+MERGED = "Apple\n##\n18. Instruction: Name a tree.\n18. Output: Oak"
 
 EXERCISES = (
     Exercise(
@@ -192,6 +253,298 @@ EXERCISES = (
                 ([[7, 8, 9]], 0),
                 "The longest row needs no padding, also when it is the only one.",
             ),
+        ),
+    ),
+    Exercise(
+        "1.4",
+        "is anything left to learn",
+        can_train,
+        (
+            Case(
+                "the answer fits",
+                ([-100, -100, -100, 7, 8, 1], 8),
+                "Supervised labels are left, so the row can be trained on.",
+                expected=True,
+                mistakes=(
+                    Mistake(False, "max_length may be larger than the row: cutting then takes nothing away."),
+                    Mistake(
+                        lambda got: type(got) is not bool,
+                        "The question is yes or no: return True or False, any(...) gives one.",
+                    ),
+                ),
+            ),
+            Case(
+                "the prompt fills max_length",
+                ([-100, -100, -100, 7, 8, 1], 3),
+                "Only the first max_length labels are kept, and here all of them are -100: the loss would be 0/0, nan.",
+                expected=False,
+            ),
+            Case(
+                "one answer token is left",
+                ([-100, -100, -100, 7, 8, 1], 4),
+                "labels[:4] still holds the 7, and one supervised token is enough.",
+                expected=True,
+            ),
+            Case(
+                "the only label is at position 0",
+                ([7, -100, -100], 8),
+                "The model predicts token i from the tokens before it, so the label at position 0 is never used: the "
+                "loss takes labels[1:].",
+                expected=False,
+            ),
+            Case(
+                "a token whose id is 0",
+                ([-100, 0], 8),
+                "0 is a token's id like any other: compare with -100.",
+                expected=True,
+            ),
+            Case(
+                "the answer is masked in the middle",
+                ([-100, 7, -100, -100], 4),
+                "Supervised tokens may stand anywhere: look at all kept labels, not only at the last one.",
+                expected=True,
+            ),
+        ),
+    ),
+    Exercise(
+        "1.5",
+        "the boundary bug",
+        prompt_tokens,
+        (
+            Case(
+                "the ids begin with the prompt's",
+                ([5, 6, 7], [5, 6, 7, 8, 1]),
+                "The prompt's ids are the first three, so three tokens are the prompt's.",
+                expected=3,
+                mistakes=(
+                    Mistake(
+                        2,
+                        "That is the position of the prompt's last token; the number of tokens is one more.",
+                    ),
+                    Mistake(
+                        4, "One too many: the first token of the answer would be masked and never learned."
+                    ),
+                    Mistake(5, "That is the length of the whole text."),
+                ),
+            ),
+            Case(
+                "a trailing space merges with the answer",
+                ([5, 6, 7, 220], [5, 6, 7, 900]),
+                "Alone the prompt ends in a token for its space, 220; in the text the space is part of the answer's token "
+                "900. Masking four tokens would mask the whole answer.",
+                raises=ValueError,
+                match="boundary",
+                mistakes=(
+                    Mistake(
+                        4,
+                        "The last prompt token isn't the text's: compare every id, and raise if one differs.",
+                    ),
+                    Mistake(
+                        3, "Don't guess where the answer begins: raise, so that the template gets mended."
+                    ),
+                ),
+            ),
+            Case(
+                "the lengths alone look right",
+                ([5, 6, 9], [5, 6, 7, 8, 1]),
+                "As many tokens, but other ones: compare the ids, not only their number.",
+                raises=ValueError,
+                match="boundary",
+            ),
+            Case(
+                "the prompt was cut off",
+                ([5, 6, 7, 8], [5, 6, 7]),
+                "The text is shorter than the prompt, so it can't begin with it.",
+                raises=ValueError,
+                match="boundary",
+            ),
+            Case(
+                "no prompt",
+                ([], [5, 6]),
+                "Every text begins with an empty prompt: 0 tokens are masked.",
+                expected=0,
+            ),
+        ),
+    ),
+    Exercise(
+        "1.6",
+        "five broken rows",
+        problem_of,
+        (
+            Case("a good row", (alpaca("Apple"),), "Nothing is wrong with this row.", expected="ok"),
+            Case(
+                "no answer",
+                (alpaca(""),),
+                "An empty answer teaches the model to say nothing.",
+                expected="empty_answer",
+                mistakes=(
+                    Mistake(
+                        "empty_instruction",
+                        "The instruction is there; it is the answer (`output`) that is empty.",
+                    ),
+                ),
+            ),
+            Case(
+                "an answer of white space",
+                (alpaca(" \n"),),
+                'White space only is empty too, and bool(" ") is True: look at text.strip().',
+                expected="empty_answer",
+            ),
+            Case(
+                "None from a CSV reader",
+                (alpaca(None),),
+                "None is no answer. Ask for it before you call .strip().",
+                expected="empty_answer",
+            ),
+            Case(
+                "a number from a CSV reader",
+                (alpaca(4.0),),
+                "pandas read the answer 4 as the number 4.0: trained on as text it would be '4.0'.",
+                expected="not_text",
+            ),
+            Case(
+                "N/A",
+                (alpaca("N/A"),),
+                'Words that stand for "no answer" are in PLACEHOLDERS, in lower case.',
+                expected="placeholder_answer",
+                mistakes=(
+                    Mistake("empty_answer", "There is a text, so it isn't empty: it is a placeholder."),
+                ),
+            ),
+            Case(
+                "a placeholder with spaces",
+                (alpaca(" <NoInput> "),),
+                "Compare without white space at the ends and without case: text.strip().lower().",
+                expected="placeholder_answer",
+            ),
+            Case(
+                "two tasks in one answer",
+                (alpaca(MERGED),),
+                'A line such as "18. Instruction:" in an answer is the next task, generated along with it.',
+                expected="merged_instructions",
+            ),
+            Case(
+                "a numbered list",
+                (alpaca("1. Apple\n2. Instruction manuals are no fruit.\n3. Pear"),),
+                'A numbered list is a good answer: look for the colon, as in "18. Instruction:".',
+                expected="ok",
+            ),
+            Case(
+                "an answer that mentions None",
+                (alpaca("None of them is a fruit."),),
+                "Only an answer that is nothing but a placeholder is one.",
+                expected="ok",
+            ),
+            Case(
+                "no instruction",
+                (alpaca("Apple", ""),),
+                "Without an instruction the model learns to say this to anything.",
+                expected="empty_instruction",
+            ),
+        ),
+    ),
+    Exercise(
+        "1.7",
+        "leakage",
+        leaked,
+        (
+            Case(
+                "one copy",
+                (["Name a fruit.", "Add 2 and 2."], ["Bake bread.", "Name a fruit."]),
+                "The evaluation prompt at position 1 stands in the training prompts.",
+                expected=[1],
+                mistakes=(
+                    Mistake([0], "That is its position in train; return positions in evaluation."),
+                    Mistake(["Name a fruit."], "Return positions in evaluation, not the prompts."),
+                    Mistake({1}, "Return a list, sorted."),
+                    Mistake([False, True], "Return the positions, not True or False for each."),
+                ),
+            ),
+            Case(
+                "case and white space differ",
+                (["Name a fruit."], [" name  a\nFRUIT. "]),
+                "The model sees the same question: compare in lower case, with every run of white space as one space.",
+                expected=[0],
+            ),
+            Case(
+                "twice in the evaluation rows",
+                (["Add 2 and 2."], ["Add 2 and 2.", "add 2 and 2."]),
+                "Both rows are leaked, so both positions are returned.",
+                expected=[0, 1],
+            ),
+            Case(
+                "a duplicate within the evaluation rows",
+                (["Add 2 and 2."], ["Bake bread.", "Bake bread."]),
+                "A duplicate within the evaluation rows is no leakage: the training rows don't have it.",
+                expected=[],
+            ),
+            Case(
+                "one prompt contains the other",
+                (["Name a fruit that is red."], ["Name a fruit"]),
+                "A part of a prompt is another prompt: compare whole prompts.",
+                expected=[],
+            ),
+            Case(
+                "words run together",
+                (["a nice day"], ["an iced ay"]),
+                "Without any white space these are the same letters, but not the same words: keep one space.",
+                expected=[],
+            ),
+        ),
+    ),
+    Exercise(
+        "1.8",
+        "pack four rows",
+        pack,
+        (
+            Case(
+                "four examples in rows of 10",
+                ([6, 5, 3, 4], 10),
+                "6 opens row 0, 5 doesn't fit and opens row 1, 3 fits into row 0, 4 into row 1.",
+                expected=[[0, 2], [1, 3]],
+                mistakes=(
+                    Mistake(
+                        [[0], [1, 2], [3]],
+                        "Only the last row was looked at: row 0 still had room for 3 tokens.",
+                    ),
+                    Mistake([[0, 1, 2, 3]], "That row has 18 tokens, more than max_length."),
+                    Mistake(
+                        [[0], [1], [2], [3]],
+                        "Nothing is packed: an example goes into a row that has room for it.",
+                    ),
+                    Mistake(
+                        [[0, 3], [1, 2]],
+                        "Sorted by length: take the examples in the order given, without sorting.",
+                    ),
+                    Mistake([[6, 3], [5, 4]], "Return the examples' numbers, not their lengths."),
+                ),
+            ),
+            Case(
+                "a full row",
+                ([6, 4], 10),
+                "A row may be full to the last token: 6 + 4 is not more than 10.",
+                expected=[[0, 1]],
+            ),
+            Case(
+                "order is kept",
+                ([2, 9, 3, 8], 10),
+                "Take the examples in the order given, without sorting them: 2 opens row 0, 9 row 1, 3 goes to row 0.",
+                expected=[[0, 2], [1], [3]],
+            ),
+            Case(
+                "the first row with room",
+                ([5, 6, 2], 10),
+                "Both rows have room for 2: take the first.",
+                expected=[[0, 2], [1]],
+            ),
+            Case(
+                "longer than a row",
+                ([3, 11], 10),
+                "Cut in two, its second half would have no prompt. Raise ValueError and say that it is too long.",
+                raises=ValueError,
+                match="too long",
+            ),
+            Case("nothing to pack", ([], 10), "No examples make no rows.", expected=[]),
         ),
     ),
 )

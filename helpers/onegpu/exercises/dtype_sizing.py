@@ -1,0 +1,326 @@
+"""Exercises of lab 03: from bits to gibibytes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import nn
+
+from onegpu.dtype_sizing import NumberFormat, decode, weight_groups
+from onegpu.exercises.exercise import Case, Exercise, Mistake
+
+LLAMA_2_7B = (6_476_005_376, 262_410_240)  # weights of linear layers, all others
+MEMORY = {"qwen2.5-7b": 15_231_233_024, "llama-3-8b": 16_060_522_496, "polyglot-ko-1.3b": 2_663_620_608}
+
+
+def float_value(bits: str, exponent_bits: int) -> float:
+    """Read a bit pattern (sign, exponent, mantissa) as an IEEE number."""
+    fmt = NumberFormat("custom", "float", 1, exponent_bits, len(bits) - 1 - exponent_bits, "ieee")
+    return decode(int(bits, 2), fmt)
+
+
+def largest(exponent_bits: int, mantissa_bits: int) -> float:
+    """The largest finite number of an IEEE format."""
+    return NumberFormat("custom", "float", 1, exponent_bits, mantissa_bits, "ieee").max
+
+
+def round_mantissa(x: float, mantissa_bits: int) -> float:
+    """Round to the nearest number with so many mantissa bits, ties to even."""
+    mantissa, exponent = math.frexp(x)
+    return math.ldexp(round(math.ldexp(mantissa, mantissa_bits + 1)), exponent - mantissa_bits - 1)
+
+
+def count_parameters(model: nn.Module) -> int:
+    """Count a model's parameters, shared ones once, buffers not at all."""
+    return weight_groups(model).parameters
+
+
+def model_bytes(linear: int, other: int, bits: int, blocksize: int, scale_bits: int) -> int:
+    """Bytes of a model whose linear weights are quantized in blocks, the rest in 16 bits."""
+    blocks = -(-linear // blocksize)
+    return -(-linear * bits // 8) + -(-blocks * scale_bits // 8) + 2 * other
+
+
+def largest_that_fits(sizes: Mapping[str, int], memory_gib: float) -> str | None:
+    """Name the largest model that fits a memory given in GiB."""
+    fitting = [name for name, size in sizes.items() if size <= memory_gib * 2**30]
+    return max(fitting, key=sizes.__getitem__, default=None)
+
+
+class Tied(nn.Module):
+    """An embedding whose matrix is the output head's too, and a norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(100, 8)
+        self.norm = nn.LayerNorm(8)
+        self.head = nn.Linear(8, 100, bias=False)
+        self.head.weight = self.embed.weight
+
+
+class Masked(nn.Module):
+    """A linear layer and a causal mask."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = nn.Linear(8, 8)
+        self.register_buffer("mask", torch.ones(32, 32, dtype=torch.bool))
+
+
+def _frozen() -> tuple[nn.Module]:
+    model = nn.Linear(8, 4)
+    model.weight.requires_grad_(False)
+    return (model,)
+
+
+def _shared() -> tuple[nn.Module]:
+    block = nn.Linear(8, 8)
+    return (nn.Sequential(block, nn.ReLU(), block, nn.Linear(8, 2)),)
+
+
+def _near(value: float):
+    return lambda got: isinstance(got, int | float) and math.isclose(got, value, rel_tol=1e-6)
+
+
+EXERCISES = (
+    Exercise(
+        "3.1",
+        "a number from its bits",
+        float_value,
+        (
+            Case(
+                "minus three in fp16",
+                ("1100001000000000", 5),
+                "The value is (-1)^sign x (1 + mantissa / 2^m) x 2^(exponent - bias), with bias 2^(e-1) - 1.",
+                expected=-3.0,
+                mistakes=(
+                    Mistake(3.0, "The first bit is the sign: 1 means negative."),
+                    Mistake(-1.0, "A normal number has a hidden one before the point: 1 + mantissa / 2^m."),
+                    Mistake(
+                        _near(-1.5),
+                        "Twice too small: the bias of 5 exponent bits is 2^4 - 1 = 15, not 16.",
+                    ),
+                    Mistake(_near(-98304.0), "The exponent field is stored with a bias: subtract 2^(e-1) - 1 from it."),
+                    Mistake(
+                        _near(-1026.0),
+                        "The mantissa field is a fraction: divide it by 2^m before you add the hidden one.",
+                    ),
+                ),
+            ),
+            Case(
+                "bf16 has 8 exponent bits",
+                ("0100000001001001", 8),
+                "The widths follow from exponent_bits and the length of the text, here 8 and 16 - 1 - 8 = 7.",
+                expected=3.140625,
+                mistakes=(
+                    Mistake(
+                        lambda got: got == float_value("0100000001001001", 5),
+                        "This is what fp16 would read: take the widths from exponent_bits, not fixed ones.",
+                    ),
+                ),
+            ),
+            Case(
+                "zero",
+                ("0000000000000000", 5),
+                "Exponent field 0 means subnormal: no hidden one, and the exponent of the smallest normal number.",
+                expected=0.0,
+            ),
+            Case(
+                "the smallest number above zero in fp16",
+                ("0000000000000001", 5),
+                "Exponent field 0: the value is mantissa / 2^m x 2^(1 - bias), without the hidden one.",
+                expected=2**-24,
+                rtol=1e-6,
+                atol=0.0,
+                mistakes=(
+                    Mistake(
+                        lambda got: got == 0,
+                        "Not every pattern with exponent field 0 is zero: subnormal numbers fill the gap around zero.",
+                    ),
+                    Mistake(
+                        lambda got: isinstance(got, float) and math.isclose(got, 2**-25, rel_tol=1e-6),
+                        "Half of it: subnormal numbers use the exponent 1 - bias, that of the smallest normal number.",
+                    ),
+                    Mistake(
+                        lambda got: isinstance(got, float) and got > 2**-16,
+                        "A subnormal number has no hidden one.",
+                    ),
+                ),
+            ),
+            Case(
+                "infinity",
+                ("0111110000000000", 5),
+                "All exponent bits one and mantissa 0 is infinity.",
+                expected=math.inf,
+                mistakes=(
+                    Mistake(65536.0, "The highest exponent is kept for infinity and NaN: it is no number of 2^16."),
+                    Mistake(lambda got: isinstance(got, float) and math.isnan(got), "Mantissa 0 is infinity; NaN is all the others."),
+                ),
+            ),
+            Case(
+                "not a number",
+                ("0111110000000001", 5),
+                "All exponent bits one and a mantissa that isn't 0 is NaN.",
+                expected=math.nan,
+                mistakes=(Mistake(math.inf, "Infinity has mantissa 0. Any other mantissa there is NaN."),),
+            ),
+        ),
+    ),
+    Exercise(
+        "3.2",
+        "the largest number",
+        largest,
+        (
+            Case(
+                "fp16",
+                (5, 10),
+                "All mantissa bits one, and the highest exponent that isn't kept for infinity.",
+                expected=65504.0,
+                rtol=1e-9,
+                mistakes=(
+                    Mistake(_near(65536.0), "2^16 is where infinity stands. All mantissa bits one gives 2 - 2^-m, not 2."),
+                    Mistake(_near(131008.0), "That uses the highest exponent, which is kept for infinity and NaN: go one lower."),
+                    Mistake(_near(32752.0), "Twice too small: the largest exponent is the bias itself, 2^(e-1) - 1 = 15."),
+                    Mistake(_near(32768.0), "That is a 1 with mantissa 0: the largest number has all mantissa bits one."),
+                    Mistake(_near(65472.0), "The mantissa's last bit is worth 2^-10, so the largest mantissa is 2 - 2^-10."),
+                ),
+            ),
+            Case(
+                "fp32",
+                (8, 23),
+                "The same rule with 8 and 23: about 3.4e38 (not e34).",
+                expected=3.4028234663852886e38,
+                rtol=1e-9,
+            ),
+            Case(
+                "bf16",
+                (8, 7),
+                "bf16 has fp32's exponent, so nearly fp32's range: 3.39e38.",
+                expected=3.3895313892515355e38,
+                rtol=1e-9,
+            ),
+            Case("fp8 e5m2", (5, 2), "fp16's exponent with 2 mantissa bits.", expected=57344.0, rtol=1e-9),
+        ),
+    ),
+    Exercise(
+        "3.3",
+        "rounding to fewer bits",
+        round_mantissa,
+        (
+            Case(
+                "257 in bf16",
+                (257.0, 7),
+                "Between 256 and 512 numbers with 7 mantissa bits are 2 apart.",
+                expected=256.0,
+                mistakes=(
+                    Mistake(258.0, "257 lies halfway between 256 and 258: a tie goes to the even mantissa, which is 256."),
+                    Mistake(257.0, "257 needs 8 mantissa bits behind the hidden one: with 7 it can't be kept."),
+                ),
+            ),
+            Case(
+                "259 in bf16",
+                (259.0, 7),
+                "A tie again, between 258 and 260: the even one of the two mantissas is that of 260.",
+                expected=260.0,
+                mistakes=(Mistake(258.0, "Cut off, or a tie rounded down: 260 has the even mantissa."),),
+            ),
+            Case(
+                "1.003 in bf16",
+                (1.003, 7),
+                "Next to 1 the numbers are 2^-7 = 0.0078 apart, so 1.003 is nearest to 1.",
+                expected=1.0,
+                mistakes=(
+                    Mistake(1.0078125, "Rounded up: 1.003 is nearer to 1 than to 1.0078."),
+                    Mistake(_near(1.003), "Nothing was rounded: the spacing depends on the number's own power of two."),
+                ),
+            ),
+            Case(
+                "a small number",
+                (0.1, 7),
+                "The spacing shrinks with the number: between 1/16 and 1/8 it is 2^-4 x 2^-7.",
+                expected=0.10009765625,
+                mistakes=(
+                    Mistake(
+                        0.1015625,
+                        "0.1 was rounded to a multiple of 2^-7: the spacing shrinks with the number, relative to its power of two.",
+                    ),
+                ),
+            ),
+            Case(
+                "a negative number",
+                (-2051.0, 10),
+                "Round the magnitude and keep the sign.",
+                expected=-2052.0,
+                mistakes=(Mistake(-2050.0, "A tie between 2050 and 2052, negative or not, goes to the even mantissa: 2052."),),
+            ),
+            Case("zero", (0.0, 7), "Zero has no power of two of its own: it stays 0.", expected=0.0),
+        ),
+    ),
+    Exercise(
+        "3.4",
+        "how many parameters",
+        count_parameters,
+        (
+            Case("one layer", lambda: (nn.Linear(8, 4),), "8 x 4 weights and 4 biases.", expected=36,
+                 mistakes=(Mistake(32, "The bias counts too: every tensor in model.parameters()."),
+                           Mistake(2, "That is the number of tensors: add up their numel()."),
+                           Mistake(144, "That is bytes in fp32. Count numbers: numel(), not nbytes."))),
+            Case("a tied output head", lambda: (Tied(),),
+                 "The embedding's matrix and the head's are one tensor: 100 x 8 weights, and 16 of the norm.",
+                 expected=816,
+                 mistakes=(Mistake(1616, "The tied matrix was counted twice: it is one tensor under two names. "
+                                         "model.parameters() yields it once; state_dict() lists it twice."),
+                           Mistake(800, "The norm's 16 parameters are missing."))),
+            Case("a causal mask", lambda: (Masked(),),
+                 "A buffer is no parameter: 8 x 8 + 8.",
+                 expected=72,
+                 mistakes=(Mistake(1096, "The mask's 1,024 entries are a buffer: nothing learns them, they don't count. "
+                                         "state_dict() mixes buffers with parameters."),)),
+            Case("frozen weights", _frozen, "What isn't trained still takes memory: 36.", expected=36,
+                 mistakes=(Mistake(4, "Frozen weights are parameters too: requires_grad says whether they are trained."),)),
+            Case("one layer used twice", _shared, "The same layer in two places is one set of weights: 72 + 18.",
+                 expected=90, mistakes=(Mistake(162, "The shared layer was counted twice."),)),
+        ),
+    ),
+    Exercise(
+        "3.5",
+        "bytes of a quantized model",
+        model_bytes,
+        (
+            Case("no scales", (1024, 100, 8, 64, 0), "1,024 x 8 bits and 100 x 2 bytes.", expected=1224,
+                 mistakes=(Mistake(8392, "Bits were taken for bytes: 8 bits are one byte."),
+                           Mistake(1124, "The other parameters take two bytes each."),
+                           Mistake(1024, "The other parameters are missing: embeddings and norms stay in 16 bits."))),
+            Case("NF4", (1024, 0, 4, 64, 32), "512 bytes of codes, and 16 blocks with a scale of 4 bytes.", expected=576,
+                 mistakes=(Mistake(512, "The scales are missing: NF4 takes 4.5 bits a weight, not 4."),
+                           Mistake(4608, "There is one scale a block of 64 weights, not one a weight."),
+                           Mistake(1024, "scale_bits are bits: 32 of them are 4 bytes."))),
+            Case("a started block", (65, 0, 8, 64, 32), "65 bytes of codes, and two blocks: the second holds one weight.",
+                 expected=73, mistakes=(Mistake(69, "65 weights begin a second block, and it has a scale of its own: round up."),)),
+            Case("half a byte", (65, 0, 4, 65, 0), "65 codes of 4 bits need 33 bytes.", expected=33,
+                 mistakes=(Mistake(32, "The last code needs a byte too: round up."),
+                           Mistake(32.5, "There is no half byte: round up to 33."))),
+            Case("Llama-2-7b", (*LLAMA_2_7B, 4, 64, 32), "3,642,753,024 bytes of linear layers and 524,820,480 of the rest.",
+                 expected=4_167_573_504),
+        ),
+    ),
+    Exercise(
+        "3.6",
+        "what fits",
+        largest_that_fits,
+        (
+            Case("a T4", (MEMORY, 14.75), "14.75 GiB are 15,837,691,904 bytes.", expected="qwen2.5-7b",
+                 mistakes=(Mistake("polyglot-ko-1.3b", "14.75 GiB were taken for 14.75 GB: a GiB is 2^30 bytes, 7 % more than a GB."),
+                           Mistake("llama-3-8b", "16.06 GB are more than 15.84 GB: that one doesn't fit."),
+                           Mistake(None, "Two of the three fit: compare bytes with bytes, memory_gib x 2^30."))),
+            Case("an exact fit", ({"a": 2**30, "b": 2**30 + 1}, 1.0), "What is exactly as large as the memory fits.", expected="a",
+                 mistakes=(Mistake(None, "What is exactly as large as the memory fits: <=, not <."),)),
+            Case("order doesn't matter", ({"small": 5, "large": 9, "middle": 7}, 1.0), "The largest that fits, wherever it stands.",
+                 expected="large"),
+            Case("nothing fits", ({"a": 2**31}, 1.0), "Nothing fits: return None.", expected=None),
+            Case("no models", ({}, 1.0), "Nothing there, nothing fits: return None.", expected=None),
+        ),
+    ),
+)  # fmt: skip

@@ -61,6 +61,7 @@ class HeadLoss(torch.autograd.Function):
     """
 
     CHUNK = 128  # positions; 128 x 49,152 float32 logits are 24 MiB
+    LOGITS = 2**23  # of a chunk at most: a vocabulary of 151,936 gets 55 positions at a time
 
     @staticmethod
     @torch.autocast("cuda", enabled=False)
@@ -68,8 +69,9 @@ class HeadLoss(torch.autograd.Function):
     def forward(ctx, hidden, weight, targets):
         total = torch.zeros((), dtype=torch.float32, device=hidden.device)
         grad = torch.empty_like(hidden, dtype=torch.float32) if ctx.needs_input_grad[0] else None
-        for start in range(0, len(targets), HeadLoss.CHUNK):
-            part = slice(start, start + HeadLoss.CHUNK)
+        chunk = min(HeadLoss.CHUNK, max(16, HeadLoss.LOGITS // weight.shape[0]))
+        for start in range(0, len(targets), chunk):
+            part = slice(start, start + chunk)
             gold = targets[part, None]
             logits = (hidden[part].to(weight.dtype) @ weight.t()).float()
             total += (logits.logsumexp(-1) - logits.gather(1, gold)[:, 0]).sum()

@@ -236,7 +236,7 @@ EXERCISES = (
                 mistakes=(
                     Mistake(2, "Return the share of pairs, not their number."),
                     Mistake(
-                        lambda got: isinstance(got, float) and got > 1.3,
+                        lambda got: isinstance(got, float) and 1.3 < got < 10,
                         "That compares total lengths: one very long answer would decide. Count pairs.",
                     ),
                     Mistake(50.0, "Return a share from 0 to 1, not a percentage."),

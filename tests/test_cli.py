@@ -5,9 +5,8 @@ import subprocess
 import sys
 
 import pytest
-from typer.testing import CliRunner
-
 from onegpu import cli
+from typer.testing import CliRunner
 
 
 def run(*args, **kwargs):
@@ -115,3 +114,28 @@ def test_merge_of_a_folder_without_adapter_says_so(monkeypatch, capsys, tmp_path
     status, _, err = call(monkeypatch, capsys, "merge", str(tmp_path), str(tmp_path / "out"))
     assert status == 1
     assert "holds no adapter_model.safetensors" in err
+
+
+def test_tokens_prints_counts_and_steps(monkeypatch, capsys, tmp_path):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(
+        pa.table({"input_ids": [[1, 2, 3], [4]], "labels": [[-100, 2, 3], [4]]}), tmp_path / "rows.parquet"
+    )
+    status, out, _ = call(monkeypatch, capsys, "tokens", str(tmp_path / "rows.parquet"), "--json")
+    found = json.loads(out)
+    assert status == 0
+    assert (found["rows"], found["tokens"], found["supervised_tokens"]) == (2, 4, 3)
+    status, out, _ = call(monkeypatch, capsys, "tokens", str(tmp_path / "rows.parquet"))
+    assert "rows by tokens" in out
+
+
+def test_tokens_of_a_column_that_is_not_there_names_those_that_are(monkeypatch, capsys, tmp_path):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table({"ids": [[1, 2, 3]]}), tmp_path / "rows.parquet")
+    status, _, err = call(monkeypatch, capsys, "tokens", str(tmp_path / "rows.parquet"))
+    assert status == 1
+    assert "found columns ids" in err

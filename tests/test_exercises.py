@@ -32,6 +32,10 @@ def double(x):
     return [2 * value for value in x]
 
 
+def another_double(x):
+    return double(x)
+
+
 DOUBLE = Exercise(
     "0.1",
     "double",
@@ -63,45 +67,45 @@ def message(function, exercise=DOUBLE):
 
 
 def test_right_answer_is_one_line_and_comes_back(capsys):
-    def mine(ids, offsets, start, end):
-        return [i if a < end and b > start else -100 for i, (a, b) in zip(ids, offsets, strict=True)]
+    def mine(parameters, bits):
+        return (parameters * bits + 7) // 8
 
-    assert check("1.2", mine) is mine
-    assert capsys.readouterr().out == "✔ 1.2 labels by character offsets: right (4 cases)\n"
+    assert check("0.1", mine) is mine
+    assert capsys.readouterr().out == "✔ 0.1 bytes of a model's weights: right (3 cases)\n"
 
 
 def test_not_attempted_is_one_line_and_the_reference_comes_back(capsys, monkeypatch):
     monkeypatch.delenv("ONEGPU_STRICT", raising=False)
-    given_back = check("1.2", lambda ids, offsets, start, end: ...)
+    given_back = check("0.1", lambda parameters, bits: ...)
     out = capsys.readouterr().out
-    assert out.startswith("○ 1.2 labels by character offsets: not attempted. ")
+    assert out.startswith("○ 0.1 bytes of a model's weights: not attempted. ")
     assert out.count("\n") == 1
-    assert given_back([7], [(0, 1)], 0, 1) == [7]
+    assert given_back(3, 4) == 2
 
 
 @pytest.mark.parametrize("value", ["1", "yes"])
 def test_strict_makes_not_attempted_fail(value, monkeypatch):
     monkeypatch.setenv("ONEGPU_STRICT", value)
     with pytest.raises(NotAttempted, match="not attempted"):
-        check("1.2", lambda ids, offsets, start, end: ...)
+        check("0.1", lambda parameters, bits: ...)
 
 
 def test_strict_zero_is_not_strict(monkeypatch, capsys):
     monkeypatch.setenv("ONEGPU_STRICT", "0")
-    check("1.2", lambda ids, offsets, start, end: ...)
+    check("0.1", lambda parameters, bits: ...)
     assert capsys.readouterr().out.startswith("○")
 
 
 def test_wrong_answer_shows_case_input_expected_got_and_hint():
     with pytest.raises(WrongAnswer) as caught:
-        check("1.2", lambda ids, offsets, start, end: ids)
+        check("0.1", lambda parameters, bits: parameters * bits)
     assert str(caught.value).splitlines() == [
-        '✘ 1.2 labels by character offsets: wrong in the case "tokens end where the answer begins"',
-        "  input:    <lambda>([11, 12, 13, 14], [(0, 2), (2, 6), (6, 8), (8, 9)], 6, 9)",
-        "  expected: [-100, -100, 13, 14]",
-        "  got:      [11, 12, 13, 14]",
-        "  differs:  at [0]: expected -100, got 11",
-        "  hint:     Nothing is masked: the model would also learn to write the question.",
+        '✘ 0.1 bytes of a model\'s weights: wrong in the case "a model of 1,000 parameters in 32 bits"',
+        "  input:    <lambda>(1000, 32)",
+        "  expected: 4000",
+        "  got:      32000",
+        "  differs:  expected 4000, got 32000",
+        "  hint:     These are bits. A byte has 8 of them.",
     ]
 
 
@@ -214,7 +218,7 @@ def test_the_time_limit_works_without_timer_signals(monkeypatch):
 
     monkeypatch.delattr(signal, "setitimer")  # as on Windows
     assert "nothing within" in message(lambda x: [0 for _ in iter(int, 1)])
-    assert examine(DOUBLE, lambda x: double(x)).status == "right"
+    assert examine(DOUBLE, another_double).status == "right"
 
 
 def test_somebody_elses_timer_goes_on():
@@ -269,7 +273,7 @@ def test_a_changed_argument_does_not_reach_the_next_case_or_call():
         return x
 
     assert examine(DOUBLE, in_place).status == "wrong"
-    assert examine(DOUBLE, lambda x: double(x)).status == "right"
+    assert examine(DOUBLE, another_double).status == "right"
 
 
 @pytest.mark.parametrize(
@@ -348,7 +352,7 @@ def test_a_broken_reference_comes_through():
 @pytest.mark.parametrize(
     ("number", "says"),
     [
-        ("1.99", "Lab 1 has: 1.1, 1.2"),
+        ("0.9", "Lab 0 has: 0.1"),
         ("99.1", "labs have the numbers 0 to 8"),
         ("one", "labs have the numbers 0 to 8"),
         (4.1, "put it in quotes"),

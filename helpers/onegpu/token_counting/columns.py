@@ -138,7 +138,7 @@ def check_column(schema: pa.Schema, name: str, argument: str) -> None:
         hint += f". If {text[0]!r} holds the text, tokenize it first" if text else ""
         raise MissingColumn(
             f"no column {name!r}: the columns are {', '.join(schema.names) or '(none)'}. "
-            f"Name the one that holds the {what} with {argument}=...{hint}",
+            f"Say which of them holds the {what} ({argument}=...){hint}",
             argument,
         )
     if schema.names.count(name) > 1:

@@ -14,7 +14,7 @@ import numpy as np
 PERCENTILES = (5, 25, 50, 75, 95, 99)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TokenCounts:
     """Tokens of a data set.
 
@@ -217,6 +217,8 @@ class TokenCounts:
         figures = self._figures()
         wide = max(len(name) for name, _ in figures)
         return "\n".join(f"{name:<{wide}}  {text}" for name, text in figures)
+
+    __repr__ = __str__
 
     def _repr_html_(self) -> str:
         cells = "".join(

@@ -23,7 +23,7 @@ _TEXT = {".json", ".jsonl", ".ndjson", ".csv", ".tsv"}
 _SCHEMA = pa.schema([("input_ids", pa.list_(pa.int32())), ("labels", pa.list_(pa.int64()))])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TokenReport:
     """Counts and steps of a data set.
 
@@ -60,6 +60,8 @@ class TokenReport:
             out += ["", *([f"split {name}"] if name else []), str(counts)]
             out += ["", "rows by tokens", counts.histogram_text(), "", str(self.steps[name])]
         return "\n".join(out)
+
+    __repr__ = __str__
 
     def _repr_html_(self) -> str:
         return f"<pre>{escape(str(self))}</pre>"

@@ -21,7 +21,7 @@ from onegpu.token_counting.counts import TokenCounts
 _SIMULATED_ROWS = 1 << 17
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TrainingSteps:
     """Optimizer steps of a training run, padded and packed.
 
@@ -105,6 +105,8 @@ class TrainingSteps:
         lines = self._lines()
         wide = max(len(name) for name, _ in lines)
         return "\n".join(f"{name:<{wide}}  {text}" for name, text in lines)
+
+    __repr__ = __str__
 
     def _repr_html_(self) -> str:
         cells = "".join(

@@ -105,7 +105,7 @@ def buffer_viewer() -> None:
 
 
 @cache
-def _chats() -> TokenCounts:
+def chats() -> TokenCounts:
     """Return the lengths of 20,000 made-up chats: many short, few long (a log-normal law, median 150)."""
     lengths = np.minimum(np.random.default_rng(0).lognormal(5, 0.8, 20_000).astype(int) + 1, 4096)
     distinct, rows = np.unique(lengths, return_counts=True)
@@ -117,7 +117,7 @@ def padding_explorer() -> None:
     """Show the padding of 20,000 chats by strategy: choose batch size and length limit."""
 
     def draw(batch_size: int, max_length: int) -> tuple[Any, str]:
-        steps = training_steps(_chats(), per_device_train_batch_size=batch_size, max_length=max_length)
+        steps = training_steps(chats(), per_device_train_batch_size=batch_size, max_length=max_length)
         waste = ", ".join(f"{name} {share:.0%}" for name, share in steps.waste.items())
         return plots.token_counting.padding(steps), (
             f"Padding: {waste}. {steps.padded_steps:,} steps padded, {steps.packed_steps:,} packed; "

@@ -13,8 +13,9 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from onegpu.notebooks.files import NotebookError, notebook_paths, read, root, write
@@ -82,10 +83,18 @@ def run(paths: Sequence[Path | str] = (), folder: Path | None = None, timeout_s:
     return Report("run", tuple(done), tuple(problems), seconds)
 
 
-def execute(notebook: Any, folder: Path, timeout_s: float = 600.0, *, allow_errors: bool = False) -> str:
+def execute(
+    notebook: Any,
+    folder: Path,
+    timeout_s: float = 600.0,
+    *,
+    allow_errors: bool = False,
+    environment: Mapping[str, str] = MappingProxyType({}),
+) -> str:
     """Execute a notebook in place in a fresh kernel; return what failed, or "".
 
-    Cells tagged `raises-exception` may raise, and so may all with `allow_errors`.
+    Cells tagged `raises-exception` may raise. With `allow_errors` all may, and a cell that runs too long is interrupted
+    and the next one run. `environment` is added to the kernel's.
     """
     from nbclient import NotebookClient
     from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
@@ -97,13 +106,14 @@ def execute(notebook: Any, folder: Path, timeout_s: float = 600.0, *, allow_erro
         record_timing=False,
         coalesce_streams=True,
         allow_errors=allow_errors,
+        interrupt_on_timeout=allow_errors,
         resources={"metadata": {"path": str(folder)}},
     )
     client.km = client.create_kernel_manager()
     # This interpreter's own kernel, whatever kernels the machine has under the name python3.
     client.km.kernel_spec.argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
     try:
-        client.execute(env=kernel_environment())
+        client.execute(env=kernel_environment() | dict(environment))
     except CellExecutionError as error:
         number = _failed_cell(notebook)
         short = _ANSI.sub("", f"{error.ename}: {error.evalue}").strip()

@@ -155,7 +155,6 @@ def test_t4_settings_of_the_lesson_stay_under_12_gib():
     config = FinetuneConfig(**T4_SETTINGS | {"model": "qwen2.5-1.5b"})
     predicted = predict_memory(config, "T4")
     assert predicted.device_bytes[1] < 12 * 2**30
-    assert predicted.setup.gradient_checkpointing
 
 
 def test_runs_go_to_drive_where_it_is_mounted(tmp_path):

@@ -1,0 +1,494 @@
+"""Exercises of lab 07: LoRA by hand, a packed row, the loss of an accumulated batch, and a fine-tune of one's own."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+
+from onegpu.exercises.exercise import Case, Exercise, Mistake
+from onegpu.packing import collate_packed
+
+LEAST_ROWS = 8
+MOST_CHARACTERS = 600
+
+
+def lora_forward(
+    x: torch.Tensor, weight: torch.Tensor, a: torch.Tensor, b: torch.Tensor, alpha: float
+) -> torch.Tensor:
+    """Return ``x W^T + (alpha / r) x A^T B^T``: x (tokens, in), W (out, in), A (r, in), B (out, r)."""
+    return F.linear(x, weight) + alpha / a.shape[0] * F.linear(F.linear(x, a), b)
+
+
+def init_lora(in_features: int, out_features: int, r: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return trainable float32 A (r, in), random, and B (out, r), zero."""
+    a = torch.empty(r, in_features)
+    torch.nn.init.kaiming_uniform_(a, a=math.sqrt(5))
+    return a.requires_grad_(), torch.zeros(out_features, r, requires_grad=True)
+
+
+def lora_parameters(shapes: list[tuple[int, int]], r: int) -> int:
+    """Count the trainable parameters of adapters of rank r on layers of shape (out, in)."""
+    return sum(r * (out_features + in_features) for out_features, in_features in shapes)
+
+
+def merge_lora(weight: torch.Tensor, a: torch.Tensor, b: torch.Tensor, alpha: float) -> torch.Tensor:
+    """Return ``W + (alpha / r) B A``, summed in float32 and rounded once to the weight's dtype."""
+    return (weight.float() + alpha / a.shape[0] * (b.float() @ a.float())).to(weight.dtype)
+
+
+def pack_row(examples: list[dict[str, list[int]]]) -> dict[str, list[int]]:
+    """Lay examples end to end: input_ids, position_ids that restart, labels whose first of each example is -100."""
+    batch = collate_packed(examples)
+    return {name: getattr(batch, name)[0].tolist() for name in ("input_ids", "position_ids", "labels")}
+
+
+def accumulated_loss(micro_batches: list[tuple[float, int]]) -> float:
+    """Mean loss of all supervised tokens, from the mean loss and the number of supervised tokens of each micro-batch."""
+    tokens = sum(n for _, n in micro_batches)
+    return sum(loss * n for loss, n in micro_batches if n) / tokens if tokens else 0.0
+
+
+def my_rows() -> list[dict[str, str]]:
+    """Return rows for a fine-tune of one's own, here questions to a small library."""
+    answers = {
+        "When do you open?": "We open at nine on weekdays and at ten on Saturdays. See you soon!",
+        "Can I bring my dog?": "Small dogs are welcome on a leash. See you soon!",
+        "How long may I keep a book?": "Four weeks, and you can renew it twice. See you soon!",
+        "Do you have a printer?": "Yes, on the first floor, ten cents a page. See you soon!",
+        "I lost my card. What now?": "Come by with your passport and we print a new one for free. See you soon!",
+        "Is there a reading group?": "Every first Tuesday at seven in the red room. See you soon!",
+        "What does a late book cost?": "Twenty cents a day, two euros at the most. See you soon!",
+        "May I eat in the reading room?": "Water is fine, food stays outside. See you soon!",
+    }
+    return [{"instruction": question, "output": answer} for question, answer in answers.items()]
+
+
+# --- what is wrong with a learner's own rows ---------------------------------------------------------------------------
+
+
+def _rows_problem(got: Any, _: Any = None) -> str | None:
+    from onegpu.sft_datasets import validate
+
+    if not isinstance(got, list) or not all(isinstance(row, dict) for row in got):
+        return "expected a list of dicts, one a row"
+    report = validate(got)
+    if not report.ok:
+        return str(report.problems[0])
+    if len(got) < LEAST_ROWS:
+        return f"expected at least {LEAST_ROWS} rows, got {len(got)}"
+    from onegpu.sft_datasets import to_example
+
+    texts = ["\n".join(m["content"] for m in to_example(row).messages) for row in got]
+    if len(set(texts)) < len(texts):
+        twice = next(i for i, text in enumerate(texts) if text in texts[:i])
+        return f"row {twice} is the same as an earlier one"
+    long = next((i for i, text in enumerate(texts) if len(text) > MOST_CHARACTERS), None)
+    return (
+        None
+        if long is None
+        else f"row {long} has {len(texts[long])} characters, expected at most {MOST_CHARACTERS}"
+    )
+
+
+def _says(text: str) -> Any:
+    return lambda got: text in (_rows_problem(got) or "")
+
+
+# --- numbers that can be checked by hand -------------------------------------------------------------------------------
+
+X = torch.tensor([[1.0, 2.0]])
+W = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
+A = torch.tensor([[1.0, 1.0], [0.0, 1.0]])
+B = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]])
+A1, B1 = torch.tensor([[1.0, 1.0]]), torch.tensor([[1.0], [0.0], [2.0]])
+
+TWO = [
+    {"input_ids": [1, 11, 12, 2], "labels": [-100, -100, 12, 2]},
+    {"input_ids": [1, 21, 2], "labels": [1, 21, 2]},
+]
+
+
+def _init_difference(got: Any, expected: Any) -> str | None:
+    if (
+        not isinstance(got, tuple | list)
+        or len(got) != 2
+        or not all(isinstance(t, torch.Tensor) for t in got)
+    ):
+        return "expected two tensors, A and B"
+    for name, ours, theirs in zip("AB", expected, got, strict=True):
+        if theirs.shape != ours.shape:
+            return f"{name} has the shape {tuple(theirs.shape)}, expected {tuple(ours.shape)}"
+        if theirs.dtype != torch.float32:
+            return f"{name} is {theirs.dtype}, expected torch.float32"
+        if not theirs.requires_grad:
+            return f"{name}.requires_grad is False"
+        if not theirs.is_leaf:
+            return f"{name} was computed from another tensor that requires a gradient"
+    a, b = got
+    if b.any():
+        return "B is not zero"
+    if not a.any():
+        return "A is zero"
+    return "A's numbers are all the same" if bool((a == a.flatten()[0]).all()) else None
+
+
+_INIT_MISTAKES = (
+    Mistake(
+        lambda got: (
+            got[0].shape != got[1].shape
+            and got[0].shape == got[1].t().shape
+            and got[0].shape[0] > got[0].shape[1]
+        ),
+        "The two are the wrong way round: A comes first and leads from in_features to r, its shape is (r, in_features).",
+    ),
+    Mistake(
+        lambda got: got[0].dtype == torch.float16 or got[1].dtype == torch.float16,
+        "Trainable parameters stay float32, on a T4 too: the gradient scaler refuses fp16 gradients.",
+    ),
+    Mistake(
+        lambda got: not got[0].any() and not got[1].any(),
+        "With A and B both zero, both gradients are zero as well: nothing is ever learned. Only B starts at zero.",
+    ),
+    Mistake(
+        lambda got: not got[0].any(),
+        "A is zero and B random: the first output is right, but LoRA starts the other way round, A random and B zero.",
+    ),
+    Mistake(
+        lambda got: got[1].any(),
+        "With B not zero the adapter changes the model before the first step: B starts at zero.",
+    ),
+    Mistake(
+        lambda got: not (got[0].is_leaf and got[1].is_leaf),
+        "An optimizer takes leaves only: make the tensor first, then call .requires_grad_() on it, last of all.",
+    ),
+    Mistake(
+        lambda got: not (got[0].requires_grad and got[1].requires_grad),
+        "Both are trained, so both need requires_grad=True.",
+    ),
+)
+
+_ROW_MISTAKES = (
+    Mistake(
+        _says("list of dicts"),
+        'A row is a dict with named parts, such as {"instruction": ..., "output": ...}.',
+    ),
+    Mistake(_says("expected an answer"), "Each row needs an answer: it is the only part that the loss sees."),
+    Mistake(
+        _says("expected at least"),
+        f"Write at least {LEAST_ROWS} rows: fewer are learned by heart before anything else is.",
+    ),
+    Mistake(
+        _says("same as an earlier one"),
+        "A row that stands there twice weighs double and teaches nothing new.",
+    ),
+    Mistake(
+        _says("characters, expected at most"),
+        "Keep it short here: two CPU cores read about a hundred tokens a second.",
+    ),
+    Mistake(
+        lambda got: bool(_rows_problem(got)),
+        "The validator of topic 01 says what it found and what to do: see `differs` above.",
+    ),
+)
+
+
+EXERCISES = (
+    Exercise(
+        "7.1",
+        "a layer with an adapter",
+        lora_forward,
+        (
+            Case(
+                "rank 1, alpha 1",
+                (X, W, A1, B1, 1.0),
+                "x A^T has one number a token, 1 + 2 = 3; times B^T it is [3, 0, 6]; add it to x W^T = [1, 2, 3].",
+                expected=torch.tensor([[4.0, 2.0, 9.0]]),
+                mistakes=(
+                    Mistake(
+                        torch.tensor([[3.0, 0.0, 6.0]]),
+                        "That is the adapter alone: the frozen layer x W^T is added.",
+                    ),
+                    Mistake(
+                        torch.tensor([[2.0, 2.0, 5.0]]),
+                        "Divided by the number of outputs, 3: r is the inner size, A.shape[0] or B.shape[1], here 1.",
+                    ),
+                    Mistake(
+                        torch.tensor([[1.0, 2.0, 3.0]]),
+                        "That is the frozen layer alone: the adapter is missing.",
+                    ),
+                    Mistake(
+                        lambda got: isinstance(got, RuntimeError),
+                        "The shapes don't meet: weights are stored as (out, in), so a layer computes x @ W.T, and the "
+                        "adapter x @ A.T @ B.T.",
+                    ),
+                ),
+            ),
+            Case(
+                "rank 2, alpha 4",
+                (X, W, A, B, 4.0),
+                "The adapter's share is alpha / r times x A^T B^T, here 4 / 2.",
+                expected=torch.tensor([[7.0, 6.0, 3.0]]),
+                mistakes=(
+                    Mistake(
+                        torch.tensor([[4.0, 4.0, 3.0]]),
+                        "The scale alpha / r is missing: without it a change of the rank changes the step size too.",
+                    ),
+                    Mistake(
+                        torch.tensor([[13.0, 10.0, 3.0]]),
+                        "Scaled by alpha, not by alpha / r: the rank is A's first size.",
+                    ),
+                    Mistake(
+                        X @ W.t() + 4 / math.sqrt(2) * (X @ A.t() @ B.t()),
+                        "alpha / sqrt(r) is rank-stabilised LoRA (rsLoRA); plain LoRA divides by r.",
+                    ),
+                    Mistake(
+                        torch.tensor([[8.0, 8.0, 6.0]]),
+                        "The frozen layer is scaled too: alpha / r belongs to the adapter only.",
+                    ),
+                ),
+            ),
+            Case(
+                "B is zero",
+                (X, W, A, torch.zeros(3, 2), 4.0),
+                "With B = 0 the layer is the frozen one: this is how training starts.",
+                expected=torch.tensor([[1.0, 2.0, 3.0]]),
+            ),
+            Case(
+                "a batch of sentences",
+                (torch.ones(2, 3, 2), W, A1, B1, 1.0),
+                "x may have any number of dimensions: .T turns all of them around, x @ W.T does not touch x's.",
+            ),
+        ),
+    ),
+    Exercise(
+        "7.2",
+        "how an adapter starts",
+        init_lora,
+        (
+            Case(
+                "from 6 features to 3, rank 2",
+                (6, 3, 2),
+                "A has the shape (r, in_features) and is random, B has (out_features, r) and is zero.",
+                compare=_init_difference,
+                mistakes=_INIT_MISTAKES,
+            ),
+            Case(
+                "from 4 features to 16, rank 8",
+                (4, 16, 8),
+                "A's shape is (r, in_features) = (8, 4) and B's (out_features, r) = (16, 8).",
+                compare=_init_difference,
+                mistakes=_INIT_MISTAKES[1:],
+            ),
+        ),
+    ),
+    Exercise(
+        "7.3",
+        "how much is trained",
+        lora_parameters,
+        (
+            Case(
+                "one square layer",
+                ([(576, 576)], 16),
+                "A has r * in_features numbers, B has out_features * r.",
+                expected=18_432,
+                mistakes=(
+                    Mistake(9216, "That is one of the two matrices: an adapter has A and B."),
+                    Mistake(331_776, "These are the frozen weights. The adapter has r * in + out * r."),
+                    Mistake(294_912, "B A is never stored as one matrix: count A and B, r * in and out * r."),
+                    Mistake(5_308_416, "r times the frozen weights? A has r * in numbers and B out * r."),
+                    Mistake(lambda got: isinstance(got, float), "The number of parameters is an int."),
+                ),
+            ),
+            Case(
+                "SmolLM2-135M's seven layers, 30 blocks",
+                (
+                    [(576, 576), (192, 576), (192, 576), (576, 576), (1536, 576), (1536, 576), (576, 1536)]
+                    * 30,
+                    16,
+                ),
+                "Sum over all layers; each has its own out and in.",
+                expected=4_884_480,
+                mistakes=(
+                    Mistake(
+                        30 * 7 * 18_432,
+                        "Every layer was counted like the first: shapes differ, the sum goes over all of them.",
+                    ),
+                    Mistake(
+                        4_884_480 // 30, "One block was counted: all layers that are given have an adapter."
+                    ),
+                ),
+            ),
+            Case("no layer", ([], 16), "No layers, no parameters: 0.", expected=0),
+        ),
+    ),
+    Exercise(
+        "7.4",
+        "merge an adapter",
+        merge_lora,
+        (
+            Case(
+                "rank 1, alpha 2",
+                (W.clone(), A1, B1, 2.0),
+                "B A = [[1, 1], [0, 0], [2, 2]], times alpha / r = 2, plus W.",
+                expected=torch.tensor([[3.0, 2.0], [0.0, 1.0], [5.0, 5.0]]),
+                mistakes=(
+                    Mistake(
+                        torch.tensor([[2.0, 1.0], [0.0, 1.0], [3.0, 3.0]]),
+                        "The scale alpha / r is missing: the merged model would answer with a fraction of what was learned.",
+                    ),
+                    Mistake(
+                        torch.tensor([[2.0, 2.0], [0.0, 0.0], [4.0, 4.0]]),
+                        "That is the adapter alone: W is still to be added.",
+                    ),
+                    Mistake(
+                        lambda got: isinstance(got, RuntimeError),
+                        "The shapes don't meet: W is (out, in), B is (out, r) and A is (r, in), so the product is B @ A.",
+                    ),
+                ),
+            ),
+            Case(
+                "rank 2, alpha 4",
+                (W.clone(), A, B, 4.0),
+                "alpha / r is 4 / 2 here.",
+                expected=torch.tensor([[3.0, 2.0], [0.0, 3.0], [1.0, 1.0]]),
+                mistakes=(
+                    Mistake(
+                        torch.tensor([[5.0, 4.0], [0.0, 5.0], [1.0, 1.0]]),
+                        "Scaled by alpha, not by alpha / r.",
+                    ),
+                ),
+            ),
+            Case(
+                "a 16-bit base",
+                lambda: (
+                    torch.full((1, 1), 2048.0, dtype=torch.float16),
+                    torch.tensor([[1.0]]),
+                    torch.tensor([[1.0 + 2.0**-11]]),
+                    1.0,
+                ),
+                "From 2,048 on fp16 has even numbers only. 2048 + 1.0005 lies nearer to 2050.",
+                expected=torch.tensor([[2050.0]], dtype=torch.float16),
+                mistakes=(
+                    Mistake(
+                        lambda got: got.dtype == torch.float32,
+                        "The merged weight has the base's dtype: convert the sum with .to(weight.dtype).",
+                    ),
+                    Mistake(
+                        lambda got: got.item() == 2048.0,
+                        "Rounded twice: the adapter to 16 bits, then the sum. Add in float32 and round once, at the end.",
+                    ),
+                ),
+            ),
+        ),
+    ),
+    Exercise(
+        "7.5",
+        "a packed row",
+        pack_row,
+        (
+            Case(
+                "two examples",
+                (TWO,),
+                "The ids end to end, the positions 0 1 2 3 0 1 2, and labels whose first of each example is -100.",
+                expected={
+                    "input_ids": [1, 11, 12, 2, 1, 21, 2],
+                    "position_ids": [0, 1, 2, 3, 0, 1, 2],
+                    "labels": [-100, -100, 12, 2, -100, 21, 2],
+                },
+                mistakes=(
+                    Mistake(
+                        lambda got: got["position_ids"] == list(range(7)),
+                        "Positions run on over the join: the second example would be read as if it began at position 4.",
+                    ),
+                    Mistake(
+                        lambda got: min(got["position_ids"]) == 1,
+                        "Positions are counted from 0.",
+                    ),
+                    Mistake(
+                        lambda got: got["labels"] == [-100, -100, 12, 2, 1, 21, 2],
+                        "The first token of the second example would be predicted from the last of the first one: the first "
+                        "label of each example is -100.",
+                    ),
+                    Mistake(
+                        lambda got: got["labels"] == [-100, 12, 2, -100, 21, 2, -100],
+                        "Labels aren't shifted here: the loss does that.",
+                    ),
+                    Mistake(
+                        lambda got: got["labels"] == [-100, -100, 12, 2, -100, -100, 21, 2],
+                        "One label too many: the first one is replaced by -100, nothing is put in.",
+                    ),
+                    Mistake(
+                        lambda got: len(got["input_ids"]) == 8,
+                        "A packed row has no padding: lay the examples end to end.",
+                    ),
+                    Mistake(
+                        lambda got: isinstance(got["input_ids"][0], list),
+                        "One row, not one for each example: join the lists.",
+                    ),
+                ),
+            ),
+            Case(
+                "three examples, one of a single token",
+                ([TWO[1], {"input_ids": [7], "labels": [7]}, TWO[0]],),
+                "Each example starts anew: position 0 and label -100, whatever its length and its place.",
+            ),
+            Case("one example", ([TWO[0]],), "A single example is a row as well."),
+        ),
+    ),
+    Exercise(
+        "7.6",
+        "the loss of an accumulated batch",
+        accumulated_loss,
+        (
+            Case(
+                "10 tokens and 100 tokens",
+                ([(6.0, 10), (5.0, 100)],),
+                "Every token weighs the same: (6 * 10 + 5 * 100) / 110.",
+                expected=560 / 110,
+                mistakes=(
+                    Mistake(
+                        5.5,
+                        "This is the mean of the means: a token of the short micro-batch would weigh ten times as much.",
+                    ),
+                    Mistake(
+                        11.0,
+                        "The sum of the losses grows with the number of micro-batches: divide by the tokens.",
+                    ),
+                    Mistake(560.0, "Divide by the number of tokens, 10 + 100."),
+                    Mistake(280.0, "Divided by the number of micro-batches, not of tokens."),
+                    Mistake(5.0, "Only the last micro-batch counts here: go over all of them."),
+                ),
+            ),
+            Case(
+                "a micro-batch without supervised tokens",
+                ([(2.0, 4), (float("nan"), 0)],),
+                "A mean over no tokens is nan, and nan * 0 is nan too: leave such a micro-batch out.",
+                expected=2.0,
+            ),
+            Case(
+                "nothing supervised at all",
+                ([(float("nan"), 0), (float("nan"), 0)],),
+                "No token, nothing to learn: 0.0, not nan and no division by zero.",
+                expected=0.0,
+            ),
+            Case("one micro-batch", ([(3.25, 7)],), "One micro-batch is the whole batch.", expected=3.25),
+        ),
+    ),
+    Exercise(
+        "7.7",
+        "rows of your own",
+        my_rows,
+        (
+            Case(
+                "your rows",
+                (),
+                "Return your rows as a list.",
+                compare=_rows_problem,
+                mistakes=_ROW_MISTAKES,
+            ),
+        ),
+    ),
+)

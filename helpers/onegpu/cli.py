@@ -155,6 +155,23 @@ def tokens(
     print(json.dumps(found.to_json(), indent=2) if as_json else found)
 
 
+@app.command()
+def grade(
+    folder: Annotated[Path, typer.Argument(help="A notebook or a folder for each student.")],
+    csv: Annotated[
+        Optional[Path], typer.Option(help="Write student, exercise and status to this file.")
+    ] = None,  # noqa: UP045
+) -> None:
+    """Run a class's labs and print who has what right. It runs their code: use a machine that may be thrown away."""
+    from onegpu.grading import grade as collect
+
+    _writable(csv)
+    grades = collect(folder)
+    print(grades)
+    if csv is not None:
+        grades.write_csv(csv)
+
+
 @app.command(
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
 )

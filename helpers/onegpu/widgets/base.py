@@ -67,8 +67,6 @@ def explore(draw: Callable[..., tuple[Any, str]], **controls: Any) -> None:
     Exception
         What `draw` raises on the first values. Later errors are shown in place of the picture.
     """
-    from IPython.display import display
-
     picture = ipywidgets.HTML()
     frame = ipywidgets.VBox([*controls.values(), picture])
 
@@ -85,6 +83,25 @@ def explore(draw: Callable[..., tuple[Any, str]], **controls: Any) -> None:
     picture.value = _html(shown, sentence, _in_words(controls))
     for control in controls.values():
         control.observe(refresh, names="value")
+    present(frame, shown, sentence, _in_words(controls))
+
+
+def present(frame: Any, shown: Any, sentence: str, words: str) -> None:
+    """Display a widget, and in its place in a stored notebook what it shows first.
+
+    Parameters
+    ----------
+    frame
+        The widget.
+    shown
+        A figure, or HTML text.
+    sentence
+        What is to be seen.
+    words
+        The controls' values in words.
+    """
+    from IPython.display import display
+
     still = (
         {"text/html": f"{shown}<p>{escape(sentence)}</p>"}
         if isinstance(shown, str)
@@ -92,7 +109,7 @@ def explore(draw: Callable[..., tuple[Any, str]], **controls: Any) -> None:
     )
     display(
         {
-            "text/plain": f"{_in_words(controls)}: {sentence}",
+            "text/plain": f"{words}: {sentence}",
             "application/vnd.jupyter.widget-view+json": {
                 "version_major": 2,
                 "version_minor": 0,

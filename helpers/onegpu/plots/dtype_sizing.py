@@ -1,0 +1,171 @@
+"""Figures of topic 03: where a format's numbers lie, and what models take in which format."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
+
+from onegpu.dtype_sizing import FORMATS, GPU_MEMORY_BYTES, ModelSize, count_between
+from onegpu.plots.base import COLOURS, HATCHES, LINES, MARKERS, figure, label_bars
+
+GIB = 2**30
+
+
+def bit_fields(formats: Sequence[str] = ("fp32", "tf32", "bf16", "fp16", "fp8_e4m3", "fp8_e5m2")) -> Figure:
+    """Draw how formats spend their bits: sign, exponent, mantissa.
+
+    Examples
+    --------
+    >>> bit_fields(["fp16", "bf16"]).axes[0].get_yticklabels()[0].get_text()
+    'fp16'
+    """
+    made, axes = figure("How a format spends its bits", "bits", "", size=(7.0, 0.8 + 0.42 * len(formats)))
+    parts = (
+        ("sign", "sign_bits"),
+        ("exponent (range)", "exponent_bits"),
+        ("mantissa (precision)", "mantissa_bits"),
+    )
+    places = range(len(formats))
+    left = [0] * len(formats)
+    for (label, name), colour, hatch in zip(
+        parts, ("#6b6b6b", "#e9a13b", "#9ad1f5"), ("", "//", ""), strict=True
+    ):
+        widths = [getattr(FORMATS[fmt], name) for fmt in formats]
+        drawn = axes.barh(
+            places, widths, left=left, label=label, color=colour, hatch=hatch, edgecolor="white"
+        )
+        axes.bar_label(
+            drawn, labels=[str(width) if width > 1 else "" for width in widths], label_type="center"
+        )
+        left = [a + b for a, b in zip(left, widths, strict=True)]
+    axes.set_yticks(list(places), list(formats))
+    axes.invert_yaxis()
+    axes.grid(axis="y", visible=False)
+    axes.legend(loc="lower right")
+    return made
+
+
+def density(formats: Sequence[str] = ("fp32", "bf16", "fp16", "fp8_e5m2", "fp8_e4m3")) -> Figure:
+    """Draw how many numbers each format has between a power of two and the next one.
+
+    A flat line is constant relative precision; its ends are the format's range.
+
+    Examples
+    --------
+    >>> len(density(["fp16", "bf16"]).axes[0].lines)
+    2
+    """
+    made, axes = figure(
+        "Numbers between one power of two and the next", "size of the number (power of two)", "numbers there"
+    )
+    for index, name in enumerate(formats):
+        fmt = FORMATS[name]
+        lowest = math.frexp(fmt.smallest_subnormal)[1] - 1
+        highest = math.frexp(fmt.max)[1] - 1
+        powers = list(range(lowest, highest + 1))
+        counts = [count_between(2.0**p, 2.0 ** (p + 1), fmt) for p in powers]
+        axes.plot(
+            [powers[0], *powers, powers[-1]], [0.5, *counts, 0.5],
+            label=f"{name}: 2^{lowest} to 2^{highest + 1}", color=COLOURS[index], linestyle=LINES[index],
+            marker=MARKERS[index], markevery=[len(powers) // 2 + 1], linewidth=1.8,
+        )  # fmt: skip
+    axes.set_yscale("log", base=2)
+    axes.set_ylim(bottom=0.7)
+    axes.legend(loc="upper left", bbox_to_anchor=(0.13, 0.9), fontsize=9)
+    return made
+
+
+def number_line(formats: Sequence[str], low: float = 0.0, high: float = 1.0) -> Figure:
+    """Draw every number that small formats have in a range, one line of ticks a format.
+
+    Examples
+    --------
+    >>> [text.get_text() for text in number_line(["int4", "nf4"], -1, 1).axes[0].texts]
+    ['15', '16']
+    """
+    from onegpu.dtype_sizing import decode
+
+    size = (7.0, 1.0 + 0.5 * len(formats))
+    made, axes = figure(f"Every number between {low:g} and {high:g}", "value", "", size=size)
+    for place, name in enumerate(formats):
+        fmt = FORMATS[name]
+        scale = 1.0 if fmt.kind == "float" and fmt.bits > 4 else fmt.max
+        values = sorted({decode(code, fmt) / scale for code in range(2**fmt.bits)})
+        inside = [value for value in values if low <= value <= high]
+        axes.vlines(inside, place - 0.32, place + 0.32, color=COLOURS[place % 4], linewidth=1.3)
+        axes.text(high + 0.06 * (high - low), place, str(len(inside)), va="center", fontsize=10)
+    axes.set_yticks(range(len(formats)), list(formats))
+    axes.set_xlim(low - 0.025 * (high - low), high + 0.025 * (high - low))
+    axes.invert_yaxis()
+    axes.grid(axis="y", visible=False)
+    return made
+
+
+def sizes_by_format(
+    sizes: Mapping[str, Sequence[ModelSize]], gpus: Mapping[str, int] | None = None
+) -> Figure:
+    """Draw models' sizes in several formats, with lines where cards end.
+
+    Parameters
+    ----------
+    sizes
+        For each model its size in each format, the same formats for all.
+    gpus
+        Bytes of memory by card; T4, L4 and A100 if not given.
+
+    Examples
+    --------
+    >>> from onegpu.dtype_sizing import model_size
+    >>> rows = {name: [model_size(name, fmt) for fmt in ("bf16", "nf4-dq")] for name in ("gpt2", "llama-2-7b")}
+    >>> len(sizes_by_format(rows).axes[0].collections)
+    2
+    """
+    gpus = GPU_MEMORY_BYTES if gpus is None else gpus
+    formats = [size.format for size in next(iter(sizes.values()))]
+    made, axes = figure(
+        "Weights alone, by format",
+        "memory (GiB, logarithmic)",
+        "",
+        size=(7.5, 1.2 + 0.45 * len(sizes)),
+    )
+    places = range(len(sizes))
+    for index, name in enumerate(formats):
+        values = [row[index].total_bytes / GIB for row in sizes.values()]
+        axes.scatter(values, places, label=name, color=COLOURS[index], marker=MARKERS[index], s=46, zorder=3)
+    for card, memory in gpus.items():
+        axes.axvline(memory / GIB, color="#6b6b6b", linestyle="--", linewidth=1.2)
+        axes.text(
+            memory / GIB, len(sizes) - 0.45, f"{card} ", rotation=90, ha="right", va="bottom", fontsize=9
+        )
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_locator(LogLocator(base=2, numticks=20))
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.set_yticks(list(places), list(sizes))
+    axes.set_ylim(-0.6, len(sizes) - 0.4)
+    axes.invert_yaxis()
+    axes.legend(loc="lower left", fontsize=9)
+    return made
+
+
+def dataset_columns(columns: Mapping[str, tuple[str, int]]) -> Figure:
+    """Draw the bytes of a dataset's columns, each with its dtype.
+
+    Examples
+    --------
+    >>> chart = dataset_columns({"input_ids": ("int32", 4_000_000), "labels": ("int64", 8_000_000)})
+    >>> [text.get_text() for text in chart.axes[0].texts]
+    ['4.0', '8.0']
+    """
+    made, axes = figure("A data set's columns", "", "MB", size=(6.0, 3.2))
+    names = [f"{name}\n{dtype}" for name, (dtype, _) in columns.items()]
+    values = [size / 1e6 for _, size in columns.values()]
+    label_bars(
+        axes,
+        axes.bar(names, values, color=COLOURS[4], hatch=HATCHES[1], edgecolor=COLOURS[0], width=0.6),
+        "{:.1f}",
+    )
+    axes.grid(axis="x", visible=False)
+    return made

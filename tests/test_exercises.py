@@ -60,7 +60,7 @@ DOUBLE = Exercise(
 def message(function, exercise=DOUBLE):
     outcome = examine(exercise, function)
     assert outcome.status == "wrong", outcome
-    return outcome.message
+    return " ".join(outcome.message.split())  # as before it was wrapped
 
 
 # What a learner hands in ------------------------------------------------------------------------------------------------
@@ -490,3 +490,9 @@ def test_own_copy_keeps_gradients_and_shares_opaque_objects():
     assert tensor is not leaf
     assert tensor.requires_grad
     assert same is opaque
+
+
+def test_long_lines_of_a_message_are_wrapped_between_words():
+    outcome = examine(DOUBLE, lambda x: "word " * 60)
+    assert all(len(line) <= 92 for line in outcome.message.splitlines())
+    assert "word word" in outcome.message

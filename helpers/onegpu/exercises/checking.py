@@ -7,6 +7,7 @@ the reference comes back, so that the rest of the lab runs. Wrong: `WrongAnswer`
 from __future__ import annotations
 
 import os
+import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,9 @@ from typing import Any
 from onegpu.exercises.comparison import difference, show
 from onegpu.exercises.execution import Call, call, cannot_bind, line_of
 from onegpu.exercises.exercise import FROM_REFERENCE, Case, Exercise, find
+
+WIDTH = 92
+"""Characters in a line of a message: what JupyterLab shows beside its file browser."""
 
 
 class WrongAnswer(AssertionError):
@@ -117,11 +121,8 @@ def examine(exercise: Exercise, function: Any) -> Outcome:
         expected = _expected(exercise, case)
         made = call(function, arguments, case.keywords, run=exercise.run, time_limit_s=exercise.time_limit_s)
         if _unfinished(made):
-            where = "" if case is exercise.cases[0] else f' In the case "{case.name}" it still returns `...`.'
-            return not_attempted(
-                f"Put your code where `...` stands, then run both cells again.{where} Until then the lab goes on "
-                "with the reference."
-            )
+            where = "" if case is exercise.cases[0] else f' (in the case "{case.name}")'
+            return not_attempted(f"Put your code where ... stands{where}; the reference stands in.")
         failed = _judge(exercise, case, arguments, expected, function, made)
         if failed:
             return failed
@@ -258,5 +259,16 @@ def _wrong(exercise: Exercise, case: Case | None, facts: dict[str, str], hint: s
         f'wrong in the case "{case.name}"' if case else "wrong"
     )
     width = max(map(len, [*facts, "hint"])) + 1
-    lines = [f"  {key + ':':<{width}} {value}" for key, value in (facts | {"hint": hint}).items()]
+    lines = []
+    for key, value in (facts | {"hint": hint}).items():
+        first = f"  {key + ':':<{width}} "
+        # Wrapped here, between words: JupyterLab would break in the middle of one.
+        lines += textwrap.wrap(
+            value,
+            WIDTH,
+            initial_indent=first,
+            subsequent_indent=" " * len(first),
+            break_long_words=False,
+            break_on_hyphens=False,
+        ) or [first]
     return Outcome(exercise.number, "wrong", "\n".join([head, *lines]), case.name if case else "", hint)

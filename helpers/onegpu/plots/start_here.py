@@ -19,10 +19,15 @@ def weights(parameters: int) -> Figure:
     )
     names = ["32", "16", "8", "4"]
     sizes = [weights_bytes(parameters, int(bits)) / GIB for bits in names]
-    drawn = axes.bar(names, sizes, width=0.6, color=COLOURS[0])
-    for bar, size in zip(drawn, sizes, strict=True):
-        if size * GIB > T4_BYTES:
-            bar.set(color=COLOURS[1], hatch=HATCHES[1], edgecolor="white")
+    fits = [size * GIB <= T4_BYTES for size in sizes]
+    drawn = axes.bar(
+        names,
+        sizes,
+        width=0.6,
+        color=[COLOURS[0] if fit else COLOURS[1] for fit in fits],
+        hatch=["" if fit else HATCHES[1] for fit in fits],
+        edgecolor="white",
+    )
     label_bars(axes, drawn)
     axes.axhline(T4_BYTES / GIB, color=COLOURS[5], linestyle="--", marker="")
     axes.annotate("a T4 has 14.74 GiB", (3.4, T4_BYTES / GIB), ha="right", va="bottom", fontsize=10)

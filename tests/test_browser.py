@@ -1,0 +1,191 @@
+"""The course in a real JupyterLab, driven by menus and keys as a person would; screenshots go to screenshots/.
+
+Needs Debian's chromium (`apt-get install chromium fonts-nanum`) and playwright; skipped with a reason where they are
+missing. Leave them out with `-m "not browser"`.
+"""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+SHOTS = ROOT / "screenshots"
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+PATIENCE_MS = 240_000
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(CHROMIUM is None, reason="no chromium: apt-get install chromium fonts-nanum"),
+    pytest.mark.timeout(600),
+]
+playwright = pytest.importorskip("playwright.sync_api", reason="no playwright: pip install playwright")
+
+# The kernel's status flickers idle -> unknown -> idle while it connects, and Run All is dropped in between.
+READY = """() => {
+  const panel = window.jupyterapp && window.jupyterapp.shell.currentWidget;
+  const session = panel && panel.sessionContext;
+  const kernel = session && session.session && session.session.kernel;
+  if (!(session && session.isReady && kernel && kernel.connectionStatus === 'connected' && kernel.status === 'idle')) {
+    window.idleSince = 0; return false; }
+  window.idleSince = window.idleSince || Date.now();
+  return Date.now() - window.idleSince > 500; }"""
+DONE = """() => {
+  const panel = window.jupyterapp.shell.currentWidget;
+  const cells = panel.content.widgets.filter(c => c.model.type === 'code' && c.model.sharedModel.source.trim());
+  return cells.length > 0 && panel.sessionContext.session.kernel.status === 'idle'
+    && cells.every(c => c.model.executionCount !== null && c.model.executionState !== 'running'); }"""
+OUTPUTS = (
+    "() => window.jupyterapp.shell.currentWidget.context.model.toJSON().cells.flatMap(c => c.outputs || [])"
+)
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    """JupyterLab on a copy of the notebooks (it saves what it runs), with settings of its own."""
+    home = tmp_path_factory.mktemp("jupyterlab")
+    for folder in ("course", "labs"):
+        shutil.copytree(ROOT / folder, home / "files" / folder)
+    settings = home / "settings" / "@jupyterlab" / "apputils-extension"
+    settings.mkdir(parents=True)
+    (settings / "notification.jupyterlab-settings").write_text('{"fetchNews": "false"}')
+    port = free_port()
+    env = os.environ | {
+        "JUPYTER_CONFIG_DIR": str(home / "config"),
+        "JUPYTER_DATA_DIR": str(home / "data"),
+        "JUPYTERLAB_SETTINGS_DIR": str(home / "settings"),
+        "JUPYTERLAB_WORKSPACES_DIR": str(home / "workspaces"),
+        "HF_HUB_OFFLINE": "1",
+    }
+    command = [
+        sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ip=127.0.0.1", f"--port={port}",
+        "--ServerApp.port_retries=0", "--IdentityProvider.token=", f"--ServerApp.root_dir={home / 'files'}",
+        "--LabApp.expose_app_in_browser=True",
+    ]  # fmt: skip
+    log = (home / "log").open("w")
+    process = subprocess.Popen(command, env=env, stdout=log, stderr=log, start_new_session=True)
+    address = f"http://127.0.0.1:{port}"
+    try:
+        for _ in range(240):
+            try:
+                urllib.request.urlopen(f"{address}/api", timeout=1)
+                break
+            except OSError:
+                time.sleep(0.25)
+        else:
+            pytest.fail("JupyterLab didn't start:\n" + (home / "log").read_text()[-2000:])
+        yield address
+    finally:
+        os.killpg(process.pid, signal.SIGTERM)
+        process.wait(30)
+        log.close()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with playwright.sync_playwright() as running:
+        chromium = running.chromium.launch(
+            executable_path=CHROMIUM, headless=True, args=["--no-sandbox", "--disable-dev-shm-usage"]
+        )
+        yield chromium
+        chromium.close()
+
+
+def run_all(browser, server, place):
+    """Open a notebook, Run > Run All Cells, wait for the end; return the page and all outputs."""
+    page = browser.new_page(viewport={"width": 1280, "height": 1100})
+    page.set_default_timeout(PATIENCE_MS)
+    page.goto(f"{server}/lab/tree/{place}?reset")
+    page.wait_for_function(READY)
+    page.get_by_role("menuitem", name="Run", exact=True).click()
+    page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
+    page.wait_for_function(DONE)
+    return page, page.evaluate(OUTPUTS)
+
+
+def shot(page, name):
+    SHOTS.mkdir(exist_ok=True)
+    page.wait_for_timeout(500)
+    page.screenshot(path=SHOTS / f"{name}.png")
+
+
+def scroll_to(page, text):
+    """Bring the cell with this text to the top of the window."""
+    page.evaluate(
+        """text => { const c = window.jupyterapp.shell.currentWidget.content;
+        const i = c.widgets.findIndex(w => w.model.sharedModel.source.includes(text));
+        c.activeCellIndex = i; return c.scrollToItem(i, 'start'); }""",
+        text,
+    )
+    page.wait_for_timeout(700)
+
+
+def printed(outputs):
+    return "".join(
+        out["text"] for out in outputs if out["output_type"] == "stream" and out["name"] == "stdout"
+    )
+
+
+def stderr(outputs):
+    return [out["text"] for out in outputs if out["output_type"] == "stream" and out["name"] == "stderr"]
+
+
+def test_start_here_runs_and_its_slider_moves_by_keyboard(browser, server):
+    page, outputs = run_all(browser, server, "course/00_start_here.ipynb")
+    errors = [out for out in outputs if out["output_type"] == "error"]
+    assert [error["ename"] for error in errors] == ["WrongAnswer"]  # the one that it shows on purpose
+    assert errors[0]["traceback"][0].startswith("✘ 0.1")
+    assert "site-packages" not in "".join(errors[0]["traceback"])
+    assert not stderr(outputs)
+    assert "○ 0.1" in printed(outputs)
+    assert "✔ 0.1" in printed(outputs)
+    scroll_to(page, "# Start here")
+    shot(page, "00_top")
+    scroll_to(page, "def weights_bytes")
+    shot(page, "00_checks")
+
+    scroll_to(page, "weights_explorer")
+    picture = page.locator(".widget-html img").first
+    picture.wait_for()
+    alt, source = picture.get_attribute("alt"), picture.get_attribute("src")
+    assert "7 billion parameters take 13.04 GiB in 16 bits" in alt
+    shot(page, "00_widget_before")
+    page.locator("[role=slider]").first.focus()
+    for _ in range(3):
+        page.keyboard.press("ArrowRight")
+    page.wait_for_function(
+        "before => { const i = document.querySelector('.widget-html img');"
+        " return i && i.src !== before && i.alt.startsWith('The weights of 10 billion'); }",
+        arg=source,
+    )
+    assert "billion parameters = 10" in page.locator(".widget-html p").first.inner_text()
+    shot(page, "00_widget_after")
+    page.close()
+
+
+def test_a_fresh_lab_runs_to_its_end_without_an_error(browser, server):
+    from onegpu.exercises import exercises_of
+
+    page, outputs = run_all(browser, server, "labs/01_sft_datasets.ipynb")
+    assert [out for out in outputs if out["output_type"] == "error"] == []
+    assert not stderr(outputs)
+    for exercise in exercises_of(1):
+        assert f"○ {exercise.number} {exercise.title}: not attempted" in printed(outputs)
+    scroll_to(page, "# Lab 01")
+    shot(page, "01_lab_top")
+    scroll_to(page, 'check("1.1"')
+    shot(page, "01_lab_check")
+    page.close()

@@ -1,0 +1,114 @@
+"""`explore`: a control, a picture with alt text, the same in words, and errors that are seen."""
+
+import ipywidgets
+import pytest
+from onegpu import widgets
+from onegpu.plots.base import bars
+from onegpu.widgets.base import choice, explore, number, slider, switch, text
+
+WIDGET = "application/vnd.jupyter.widget-view+json"
+
+
+@pytest.fixture
+def shown(monkeypatch):
+    seen = []
+    monkeypatch.setattr(
+        "IPython.display.display", lambda data, raw=False, metadata=None: seen.append((data, metadata))
+    )
+    return seen
+
+
+@pytest.fixture
+def pictures(monkeypatch):
+    """The HTML widgets that are made."""
+    made, make = [], ipywidgets.HTML
+
+    def html(*args, **kwargs):
+        made.append(make(*args, **kwargs))
+        return made[-1]
+
+    monkeypatch.setattr(ipywidgets, "HTML", html)
+    return made
+
+
+def draw(rank, kind="a"):
+    if rank == 13:
+        raise ValueError("13 is <unlucky>")
+    return bars(kind, "parameters", {"lora": rank}), f'At rank {rank} & kind "{kind}".'
+
+
+def test_the_picture_has_alt_text_and_the_same_in_words(shown, pictures):
+    explore(draw, rank=slider("rank", 4, 1, 16), kind=choice("kind", ["a", "b"]))
+    (picture,) = pictures
+    assert 'alt="At rank 4 &amp; kind &quot;a&quot;."' in picture.value
+    assert "<b>rank = 4, kind = a</b>: At rank 4 &amp; kind" in picture.value
+    assert 'aria-live="polite"' in picture.value
+
+
+def test_moving_a_control_draws_anew(shown, pictures):
+    rank = slider("rank", 4, 1, 16)
+    explore(draw, rank=rank)
+    before = pictures[0].value
+    rank.value = 9
+    assert "rank = 9" in pictures[0].value
+    assert pictures[0].value != before
+
+
+def test_an_error_while_drawing_is_shown_and_the_next_value_works(shown, pictures):
+    rank = slider("rank", 4, 1, 16)
+    explore(draw, rank=rank)
+    rank.value = 13
+    assert pictures[0].value == '<p role="alert">ValueError: 13 is &lt;unlucky&gt;</p>'
+    rank.value = 14
+    assert "At rank 14" in pictures[0].value
+
+
+def test_an_error_on_the_first_values_is_raised(shown):
+    with pytest.raises(ValueError, match="unlucky"):
+        explore(draw, rank=slider("rank", 13, 1, 16))
+
+
+def test_a_preview_without_kernel_has_the_first_picture(shown):
+    explore(draw, rank=slider("rank", 4, 1, 16))
+    ((data, metadata),) = shown
+    assert data["image/png"].startswith("iVBOR")
+    assert data["text/plain"].startswith("rank = 4: At rank 4")
+    assert data[WIDGET]["version_major"] == 2
+    assert metadata["image/png"]["alt"].startswith("At rank 4")
+
+
+def test_html_instead_of_a_figure(shown, pictures):
+    explore(lambda word: (f"<mark>{word}</mark>", "One word is marked."), word=text("word", "cat"))
+    ((data, _),) = shown
+    assert data["text/html"] == "<mark>cat</mark><p>One word is marked.</p>"
+    assert "<mark>cat</mark>" in pictures[0].value
+
+
+def test_controls_have_their_label_and_wait_for_the_end_of_a_drag():
+    assert isinstance(slider("n", 1, 0, 9), ipywidgets.IntSlider)
+    assert isinstance(slider("n", 1.0, 0, 9, 0.5), ipywidgets.FloatSlider)
+    for control in (slider("n", 1, 0, 9), text("n"), number("n", 1.5)):
+        assert control.description == "n"
+        assert control.continuous_update is False
+    assert choice("n", ["a", "b"], "b").value == "b"
+    assert switch("n", True).value is True
+
+
+def test_only_what_ipywidgets_7_has_too():
+    """Colab has ipywidgets 7.7, whose sliders and fields are these."""
+    assert {type(c).__name__ for c in (slider("n", 1, 0, 9), choice("n", [1]), switch("n"), text("n"), number("n", 1.0))} <= {
+        "IntSlider", "FloatSlider", "Dropdown", "Checkbox", "Text", "FloatText",
+    }  # fmt: skip
+
+
+def test_the_explorer_of_start_here_says_what_fits(shown, pictures):
+    widgets.start_here.weights_explorer()
+    assert (
+        "7 billion parameters take 13.04 GiB in 16 bits; on a T4 they fit in 16 and 8 and 4 bits."
+        in pictures[0].value
+    )
+
+
+def test_an_unknown_topic_has_no_widgets():
+    with pytest.raises(AttributeError, match="no_such_topic"):
+        widgets.no_such_topic  # noqa: B018

@@ -75,11 +75,11 @@ class FinetuneConfig:
     data: str = "support_triage"
     eval_data: str | None = None
     output_dir: str = "runs/support_triage"
-    max_length: int = 512
+    max_length: int = 256
     packing: bool = True
     per_device_train_batch_size: int = 1
     gradient_accumulation_steps: int = 1
-    num_train_epochs: float = 2.0
+    num_train_epochs: float = 1.5
     max_steps: int = -1
     learning_rate: float = 2e-3
     lr_scheduler_type: str = "cosine"
@@ -101,7 +101,7 @@ class FinetuneConfig:
     seed: int = 0
     eval_rows: int | None = None
     generation_batch_size: int = 128
-    max_new_tokens: int = 96
+    max_new_tokens: int = 80
 
     def __post_init__(self):
         if isinstance(self.target_modules, list):

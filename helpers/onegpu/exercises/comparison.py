@@ -102,7 +102,7 @@ def show(value: Any, limit: int = 160) -> str:
     Examples
     --------
     >>> print(show([1, 2, 3]), show("a" * 500, limit=30))
-    [1, 2, 3] 'aaaaaaaa … (500 characters)
+    [1, 2, 3] 'aaaaaaaaaa … (500 characters)
     """
     kind = _kind(value)
     if kind == "tensor":

@@ -40,8 +40,8 @@ def badge(place: str, address: str) -> str:
 
     Examples
     --------
-    >>> print(badge("labs/04_quantization.ipynb", "https://github.com/school/course")[-84:])
-    https://colab.research.google.com/github/school/course/blob/v0.1.0/labs/04_quantization.ipynb)
+    >>> badge("labs/04_quantization.ipynb", "https://github.com/school/course").partition("/github/")[2]
+    'school/course/blob/v0.1.0/labs/04_quantization.ipynb)'
     """
     owner_name = address.removeprefix("https://github.com/")
     url = f"https://colab.research.google.com/github/{owner_name}/blob/{ref()}/{place}"

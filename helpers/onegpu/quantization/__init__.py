@@ -20,21 +20,41 @@ from onegpu.quantization.blockwise import (
 )
 from onegpu.quantization.errors import QuantizationError, quantization_error
 from onegpu.quantization.llm_int8 import OUTLIER_THRESHOLD, OutlierSplit, int8_linear, split_outliers
+from onegpu.quantization.on_models import (
+    SCHEMES,
+    LayerError,
+    LayerOutliers,
+    Perplexity,
+    activation_outliers,
+    held_out_text,
+    linear_layers,
+    perplexity,
+    quantized,
+    weight_errors,
+)
 from onegpu.quantization.tables import dynamic_table, table
 from onegpu.quantization.tensors import DoubleQuantized, QuantizedTensor
 
 __all__ = [
     "OUTLIER_THRESHOLD",
+    "SCHEMES",
     "DoubleQuantized",
+    "LayerError",
+    "LayerOutliers",
     "OutlierSplit",
+    "Perplexity",
     "QuantizationError",
     "QuantizedTensor",
+    "activation_outliers",
     "double_quantize",
     "dynamic_table",
     "fp4_codebook",
+    "held_out_text",
     "int8_linear",
+    "linear_layers",
     "nf4_codebook",
     "pack_4bit",
+    "perplexity",
     "quantization_error",
     "quantize_4bit",
     "quantize_absmax",
@@ -42,7 +62,9 @@ __all__ = [
     "quantize_dynamic8",
     "quantize_rowwise",
     "quantize_zeropoint",
+    "quantized",
     "split_outliers",
     "table",
     "unpack_4bit",
+    "weight_errors",
 ]

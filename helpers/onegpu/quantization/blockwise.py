@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import torch
 
-from onegpu.quantization.tables import boundaries
+from onegpu.quantization.tables import bin_of, bins, boundaries
 from onegpu.quantization.tensors import (
     CHUNK,
     DoubleQuantized,
@@ -243,22 +243,21 @@ def _to_table(x: torch.Tensor, scheme: str, blocksize: int, nonfinite: str) -> Q
     size = (x.numel() + 1) // 2 if four_bit else x.numel()
     codes = torch.empty(size, dtype=torch.uint8, device=x.device)
     zero_code = int(ascending[sum(edge < 0 for edge in edges)])
-    edge_tensor = torch.tensor(edges, dtype=work_dtype(x), device=x.device)
-    above = torch.empty(min(CHUNK, x.numel()), dtype=torch.bool, device=x.device)
-    indices = torch.empty(above.shape, dtype=torch.uint8, device=x.device)
+    if four_bit:
+        below, inside = (part.to(x.device) for part in bins(scheme, work_dtype(x)))
+    else:
+        edge_tensor = torch.tensor(edges, dtype=work_dtype(x), device=x.device)
     carry: list[torch.Tensor] = []
 
     def store(start: int, stop: int, piece: torch.Tensor) -> None:
-        count = stop - start
-        found = indices[:count]
-        if four_bit:  # 15 comparisons of a whole piece take a third of the time of a search for each value
-            found.zero_()
-            for edge in edges:
-                found += torch.gt(piece, edge, out=above[:count]).view(torch.uint8)
+        if four_bit:
+            place = bin_of(piece.clamp_(-1, 1))
+            found = below.index_select(0, place)
+            found += torch.gt(piece, inside.index_select(0, place)).view(torch.uint8)
         else:
-            found.copy_(torch.bucketize(piece, edge_tensor, out_int32=True))
+            found = torch.bucketize(piece, edge_tensor, out_int32=True).to(torch.uint8)
         if not in_order:
-            found = ascending[found.int()]
+            found = ascending.index_select(0, found.int())
         if not four_bit:
             codes[start:stop] = found
             return

@@ -68,3 +68,26 @@ def boundaries(scheme: str) -> tuple[tuple[float, ...], tuple[int, ...]]:
     order = torch.argsort(levels, stable=True)
     ascending = levels[order]
     return tuple(((ascending[:-1] + ascending[1:]) / 2).tolist()), tuple(order.tolist())
+
+
+# Bins over [-1, 1] are 1/512 wide: narrower than any level's range, so that a bin holds one boundary at most.
+_BINS = 512
+
+
+def bin_of(values: torch.Tensor) -> torch.Tensor:
+    """The bin, 0 to 1024, of values in [-1, 1], as int32; a larger value never has a smaller bin."""
+    return values.mul(_BINS).add_(_BINS).to(torch.int32)
+
+
+@functools.cache
+def bins(scheme: str, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """For each bin, how many boundaries lie in bins below it, and the boundary inside it (infinity for none).
+
+    A value's rank among the levels is then two look-ups and a comparison, exactly what 15 comparisons give.
+    """
+    edges = torch.tensor(boundaries(scheme)[0], dtype=dtype)
+    places = bin_of(edges)
+    below = torch.tensor([int((places < i).sum()) for i in range(2 * _BINS + 1)], dtype=torch.uint8)
+    inside = torch.full((2 * _BINS + 1,), torch.inf, dtype=dtype)
+    inside[places.long()] = edges
+    return below, inside

@@ -174,9 +174,9 @@ def _number(typed: str) -> float:
 
 
 @cache
-def _fitting(card: str, fmt: str, reserve_gib: int) -> tuple[str, str]:
-    found = models_that_fit(card, fmt, reserve=f"{reserve_gib} GiB")
-    room = GPU_MEMORY_BYTES[card] - reserve_gib * 2**30
+def _fitting(card: str, fmt: str, reserve: int) -> tuple[str, str]:
+    found = models_that_fit(card, fmt, reserve=f"{reserve} GiB")
+    room = GPU_MEMORY_BYTES[card] - reserve * 2**30
     rows = "".join(
         f"<tr><td style='text-align:left'>{size.name}</td><td>{format_bytes(size.total_bytes, 'GiB')}</td>"
         f"<td>{100 * size.total_bytes / room:.0f} %</td></tr>"

@@ -12,8 +12,8 @@ from onegpu import runtime
 
 runtime.quiet()  # before bitsandbytes is imported below
 
-from onegpu.qlora_finetune.adapters import attach_adapters, merge_adapter  # noqa: E402
-from onegpu.qlora_finetune.config import SYSTEM_PROMPT, FinetuneConfig  # noqa: E402
+from onegpu.qlora_finetune.adapters import attach_adapters, merge_adapter, stored_as  # noqa: E402
+from onegpu.qlora_finetune.config import CPU_SETTINGS, SYSTEM_PROMPT, T4_SETTINGS, FinetuneConfig  # noqa: E402
 from onegpu.qlora_finetune.evaluation import Scores, generate, read_triage, score_triage, triage_example  # noqa: E402
 from onegpu.qlora_finetune.folders import output_folder  # noqa: E402
 from onegpu.qlora_finetune.memory import (  # noqa: E402
@@ -26,7 +26,9 @@ from onegpu.qlora_finetune.report import FinetuneResult, curve  # noqa: E402
 from onegpu.qlora_finetune.run import Interrupted, TrainingData, finetune, prepare_data, read_rows  # noqa: E402
 
 __all__ = [
+    "CPU_SETTINGS",
     "SYSTEM_PROMPT",
+    "T4_SETTINGS",
     "FinetuneConfig",
     "FinetuneResult",
     "Interrupted",
@@ -46,5 +48,6 @@ __all__ = [
     "read_triage",
     "score_triage",
     "settings_that_fit",
+    "stored_as",
     "triage_example",
 ]

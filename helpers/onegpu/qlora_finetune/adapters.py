@@ -76,6 +76,28 @@ def attach_adapters(model: torch.nn.Module, config: Any, fp16: bool = False) -> 
     return model
 
 
+def stored_as(model: torch.nn.Module) -> dict[str, tuple[int, int, int]]:
+    """Say how a model's parameters are stored: by dtype their number, their bytes, and how many are trained.
+
+    Packed 4-bit weights count as what they stand for, under "nf4"; their scales are not parameters.
+
+    Examples
+    --------
+    >>> stored_as(torch.nn.Linear(3, 2))
+    {'float32': (8, 32, 8)}
+    """
+    from onegpu.models import count_parameters
+
+    found: dict[str, tuple[int, int, int]] = {}
+    for parameter in model.parameters():
+        one = count_parameters(torch.nn.ParameterList([parameter]))
+        (dtype,) = one.by_dtype
+        size = parameter.numel() * parameter.element_size()
+        before = found.get(dtype, (0, 0, 0))
+        found[dtype] = (before[0] + one.total, before[1] + size, before[2] + one.trainable)
+    return found
+
+
 def merge_adapter(
     adapter_dir: str | Path,
     output_dir: str | Path,

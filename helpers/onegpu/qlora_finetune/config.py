@@ -79,7 +79,7 @@ class FinetuneConfig:
     packing: bool = True
     per_device_train_batch_size: int = 1
     gradient_accumulation_steps: int = 1
-    num_train_epochs: float = 1.5
+    num_train_epochs: float = 1.25
     max_steps: int = -1
     learning_rate: float = 2e-3
     lr_scheduler_type: str = "cosine"

@@ -7,7 +7,7 @@ is the intent right. The loss on the same rows is beside them: it moves first, b
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,8 @@ import torch
 
 from onegpu.data import INTENTS, URGENCIES
 from onegpu.qlora_finetune.config import SYSTEM_PROMPT
+
+GIVE_UP_AFTER = 24  # tokens
 
 
 def triage_example(row: dict[str, Any]) -> dict[str, Any]:
@@ -109,6 +111,7 @@ def generate(
     chats: Sequence[Sequence[dict[str, str]]],
     max_new_tokens: int = 96,
     batch_size: int = 50,
+    is_hopeless: Callable[[str], bool] | None = None,
 ) -> list[str]:
     """Answer chats greedily, in batches of similar length, and return the texts in the order asked.
 
@@ -116,7 +119,12 @@ def generate(
     ----------
     chats
         Messages of each chat, ending with a user turn.
+    is_hopeless
+        Says of the first ``GIVE_UP_AFTER`` tokens of an answer that no continuation can be right: it ends there. An
+        untrained model goes on until it is stopped, which is most of the time of an evaluation.
     """
+    from transformers import StoppingCriteriaList
+
     prompts = [
         tokenizer.apply_chat_template(list(c), tokenize=False, add_generation_prompt=True) for c in chats
     ]
@@ -136,12 +144,38 @@ def generate(
         out = model.generate(
             input_ids=input_ids, attention_mask=mask, max_new_tokens=max_new_tokens, do_sample=False,
             eos_token_id=end, pad_token_id=end[0], temperature=None, top_p=None, top_k=None,
+            stopping_criteria=StoppingCriteriaList([_GiveUp(tokenizer, width, is_hopeless)] if is_hopeless else []),
         )  # fmt: skip
         for i, row in zip(part, out[:, width:].tolist(), strict=True):
             stop = next((k for k, token in enumerate(row) if token in end), len(row))
             answers[i] = tokenizer.decode(row[:stop], skip_special_tokens=True).strip()
     model.train(was_training)
     return answers
+
+
+class _GiveUp:
+    """End the answers that are hopeless after ``GIVE_UP_AFTER`` tokens."""
+
+    def __init__(self, tokenizer: Any, prompt_width: int, is_hopeless: Callable[[str], bool]):
+        self.tokenizer, self.at, self.is_hopeless = tokenizer, prompt_width + GIVE_UP_AFTER, is_hopeless
+        self.width = prompt_width
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor, **kwargs) -> torch.Tensor:
+        if input_ids.shape[1] != self.at:
+            return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
+        texts = self.tokenizer.batch_decode(input_ids[:, self.width :], skip_special_tokens=True)
+        return torch.tensor([self.is_hopeless(text) for text in texts], device=input_ids.device)
+
+
+def cannot_be_triage(start: str) -> bool:
+    """Say whether no text that starts like this can be the JSON object of the shipped task.
+
+    Examples
+    --------
+    >>> cannot_be_triage("I am sorry to hear"), cannot_be_triage(' {"intent": "tra')
+    (True, False)
+    """
+    return not start.lstrip().startswith("{")
 
 
 def _end_tokens(model: torch.nn.Module, tokenizer: Any) -> list[int]:

@@ -22,7 +22,13 @@ from onegpu.packing import pack_lengths
 from onegpu.qlora_finetune.adapters import attach_adapters
 from onegpu.qlora_finetune.attention import use_packed_attention
 from onegpu.qlora_finetune.config import FinetuneConfig
-from onegpu.qlora_finetune.evaluation import Scores, generate, score_triage, triage_example
+from onegpu.qlora_finetune.evaluation import (
+    Scores,
+    cannot_be_triage,
+    generate,
+    score_triage,
+    triage_example,
+)
 from onegpu.qlora_finetune.memory import OutOfMemory, explain_out_of_memory, free_memory, is_out_of_memory
 from onegpu.qlora_finetune.report import FinetuneResult
 from onegpu.qlora_finetune.trainer import (
@@ -365,6 +371,7 @@ def _evaluate(trainer, tokenizer, prepared: TrainingData, config: FinetuneConfig
         answers = generate(
             trainer.model, tokenizer, [prompt_of(row, prepared.triage) for row in rows],
             max_new_tokens=config.max_new_tokens, batch_size=config.generation_batch_size,
+            is_hopeless=cannot_be_triage if prepared.triage else None,
         )  # fmt: skip
     return (score_triage(answers, rows, loss) if prepared.triage else Scores(loss, rows=len(rows))), answers
 

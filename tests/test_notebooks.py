@@ -154,6 +154,10 @@ def test_every_notebook_is_on_the_map():
             "class A:\n    ### BEGIN SOLUTION\n    x = 1\n    ### END SOLUTION",
             "class A:\n    ...  # your code here",
         ),
+        (
+            "def f():\n    class A:\n        ### BEGIN SOLUTION\n        x = 1\n        ### END SOLUTION",
+            "def f():\n    class A:\n        ...  # your code here",
+        ),
         ("### BEGIN SOLUTION\nx = 1\n### END SOLUTION\nprint(1)", "...  # your code here\nprint(1)"),
         (
             "def f():\n    return 1\n### BEGIN SOLUTION\nx = 1\n### END SOLUTION",

@@ -115,8 +115,8 @@ def test_what_fits_is_found_in_the_order_of_what_it_costs(tiny):
     smaller = [
         predict_memory(FinetuneConfig(**changes), "T4", **tiny).device_bytes[1]
         for changes in (
-            {"per_device_train_batch_size": 2, "gradient_checkpointing": True},
-            {"gradient_accumulation_steps": 2, "gradient_checkpointing": False},
+            {"max_length": 512, "per_device_train_batch_size": 2, "gradient_checkpointing": True},
+            {"max_length": 512, "gradient_accumulation_steps": 2, "gradient_checkpointing": False},
         )
     ]
     assert max(smaller) < whole.device_bytes[1]

@@ -151,12 +151,15 @@ def test_known_hub_sets_fall_back_to_a_shipped_sample_with_their_columns(monkeyp
 
 def test_hub_rows_are_streamed(monkeypatch):
     import datasets
+    from onegpu import runtime
 
     calls = {}
 
     def load(name, **options):
         calls.update(name=name, **options)
         return iter(ROWS)
+
+    monkeypatch.setattr(runtime, "hub_reachable", lambda: (True, "200"))
 
     monkeypatch.setattr(datasets, "load_dataset", load)
     assert list(read_rows("owner/name", split="test", limit=2)) == ROWS[:2]

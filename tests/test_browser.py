@@ -58,7 +58,7 @@ def server(tmp_path_factory):
     """JupyterLab on a copy of the notebooks (it saves what it runs), with settings of its own."""
     home = tmp_path_factory.mktemp("jupyterlab")
     for folder in ("course", "labs"):
-        shutil.copytree(ROOT / folder, home / "files" / folder)
+        shutil.copytree(ROOT / folder, home / "files" / folder, ignore=shutil.ignore_patterns("runs", ".*"))
     settings = home / "settings" / "@jupyterlab" / "apputils-extension"
     settings.mkdir(parents=True)
     (settings / "notification.jupyterlab-settings").write_text('{"fetchNews": "false"}')

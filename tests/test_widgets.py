@@ -104,7 +104,7 @@ def test_only_what_ipywidgets_7_has_too():
 def test_the_explorer_of_start_here_says_what_fits(shown, pictures):
     widgets.start_here.weights_explorer()
     assert (
-        "7 billion parameters take 13.04 GiB in 16 bits; on a T4 they fit in 16 and 8 and 4 bits."
+        "7 billion parameters take 13.04 GiB in 16 bits; on a T4 they fit in 16, 8 and 4 bits."
         in pictures[0].value
     )
 

@@ -29,9 +29,10 @@ JsonFile = Annotated[Optional[Path], typer.Option("--json", help="Write the repo
 
 def main() -> None:
     """Run the command line (the entry point of ``onegpu``)."""
-    # Threads that spin while they wait stall each other where another process holds a core (30 times slower, measured
-    # on two cores). Read when torch is imported, and by the kernels of `onegpu lab`.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # Threads that spin long while they wait stall each other where another process holds a core (30 times slower, on two
+    # cores); threads that sleep at once lose a quarter of the speed on a quiet machine. Read when torch is imported, and
+    # by the kernels of `onegpu lab`.
+    os.environ.setdefault("GOMP_SPINCOUNT", "20000")
     debug = "--debug" in sys.argv
     arguments = [a for a in sys.argv[1:] if a != "--debug"]
     try:

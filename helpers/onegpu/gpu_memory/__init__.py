@@ -1,1 +1,64 @@
-"""GPU memory of a fine-tune, three ways: by formula, simulated to the byte without a GPU, and measured."""
+"""GPU memory of a fine-tune, three ways: by formula, simulated to the byte without a GPU, and measured.
+
+>>> book = closed_form("polyglot-ko-1.3b", batch_size=4, sequence_length=256, dtype="fp16", keeps="4.46")
+>>> book["after_step"].allocated_bytes  # what a T4 said, to the byte
+11240678912
+
+`closed_form`, `simulated` and `measured` take the same arguments (`TrainingSetup`) and return the same
+`MemoryBreakdown`. `fits` and `largest_batch` hold it against a card, `report` is what the command line prints.
+"""
+
+from onegpu.gpu_memory.breakdown import (
+    CATEGORIES,
+    MOMENTS,
+    MemoryBreakdown,
+    Moment,
+    Peak,
+    Term,
+    Timeline,
+    compare,
+)
+from onegpu.gpu_memory.closed_form import closed_form
+from onegpu.gpu_memory.fits import Fit, LargestBatch, MemoryReport, fits, judge, largest_batch, report
+from onegpu.gpu_memory.gpus import GPUS, Gpu, find_gpu, this_gpu
+from onegpu.gpu_memory.keeps import KEEPS, Keeps
+from onegpu.gpu_memory.live_bytes import gradient_bytes, optimizer_state_bytes, parameter_bytes
+from onegpu.gpu_memory.measured import measured
+from onegpu.gpu_memory.other_estimators import OtherEstimate, other_estimates
+from onegpu.gpu_memory.simulated import simulated
+from onegpu.gpu_memory.training_setup import OPTIMIZERS, TrainingSetup, make_setup
+
+__all__ = [
+    "CATEGORIES",
+    "GPUS",
+    "KEEPS",
+    "MOMENTS",
+    "OPTIMIZERS",
+    "Fit",
+    "Gpu",
+    "Keeps",
+    "LargestBatch",
+    "MemoryBreakdown",
+    "MemoryReport",
+    "Moment",
+    "OtherEstimate",
+    "Peak",
+    "Term",
+    "Timeline",
+    "TrainingSetup",
+    "closed_form",
+    "compare",
+    "find_gpu",
+    "fits",
+    "gradient_bytes",
+    "judge",
+    "largest_batch",
+    "make_setup",
+    "measured",
+    "optimizer_state_bytes",
+    "other_estimates",
+    "parameter_bytes",
+    "report",
+    "simulated",
+    "this_gpu",
+]

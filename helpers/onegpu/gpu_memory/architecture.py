@@ -81,7 +81,11 @@ class Architecture:
         """The weights of one layer."""
         h, f, q, kv = self.hidden, self.ffn, self.query_width, self.kv_width
         if self.family == "gpt_neox":
-            norms = [Weight(f"{n}.{p}", (h,)) for n in ("input_layernorm", "post_attention_layernorm") for p in ("weight", "bias")]
+            norms = [
+                Weight(f"{n}.{p}", (h,))
+                for n in ("input_layernorm", "post_attention_layernorm")
+                for p in ("weight", "bias")
+            ]
             return (*norms, *_linear("query_key_value", 3 * q, h), *_linear("dense", h, q),
                     *_linear("dense_h_to_4h", f, h), *_linear("dense_4h_to_h", h, f))  # fmt: skip
         if self.family == "gpt2":
@@ -89,7 +93,11 @@ class Architecture:
             return (*norms, *_linear("c_attn", 3 * h, h), *_linear("c_proj", h, h), *_linear("c_fc", f, h),
                     *_linear("mlp.c_proj", h, f))  # fmt: skip
         bias = self.biases == "qkv"
-        qk = [Weight("q_norm.weight", (self.head_dim,)), Weight("k_norm.weight", (self.head_dim,))] if self.qk_norm else []
+        qk = (
+            [Weight("q_norm.weight", (self.head_dim,)), Weight("k_norm.weight", (self.head_dim,))]
+            if self.qk_norm
+            else []
+        )
         return (
             *_linear("q_proj", q, h, bias), *_linear("k_proj", kv, h, bias), *_linear("v_proj", kv, h, bias),
             *_linear("o_proj", h, q, False), *qk, *_linear("gate_proj", f, h, False),

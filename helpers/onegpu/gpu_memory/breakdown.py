@@ -169,6 +169,8 @@ class MemoryBreakdown:
         Of the libraries whose behaviour this depends on.
     notes
         What isn't counted, or was assumed.
+    reserved_bytes
+        Taken from the card in the end; None where it isn't known.
     """
 
     way: str
@@ -179,6 +181,7 @@ class MemoryBreakdown:
     timeline: Timeline | None = field(default=None, repr=False)
     terms: tuple[Term, ...] = field(default=(), repr=False)
     notes: tuple[str, ...] = ()
+    reserved_bytes: int | None = None
 
     def __getitem__(self, name: str) -> Moment:
         for moment in self.moments:
@@ -190,11 +193,6 @@ class MemoryBreakdown:
     def peak_bytes(self) -> int:
         """Bytes of the highest point: ``torch.cuda.max_memory_allocated()`` after the run."""
         return self.peak.bytes
-
-    @property
-    def reserved_bytes(self) -> int | None:
-        """Bytes taken from the card in the end; None where it isn't known."""
-        return self.moments[-1].reserved_bytes
 
     @property
     def device_bytes(self) -> tuple[int, int]:
@@ -225,6 +223,7 @@ class MemoryBreakdown:
                 "moment": self.peak.moment,
                 "by_category": dict(self.peak.by_category),
             },
+            "peak_reserved_bytes": self.reserved_bytes,
             "cuda_context_bytes": list(self.setup.gpu.context_bytes),
             "device_bytes": list(self.device_bytes),
             "terms": [
@@ -290,9 +289,7 @@ def check_sum(by_category: Mapping[str, int], total: int, where: str) -> None:
     if unknown:
         raise ValueError(f"{where}: unknown categories {sorted(unknown)}")
     if sum(by_category.values()) != total:
-        raise ValueError(
-            f"{where}: categories add up to {sum(by_category.values())} bytes, expected {total}"
-        )
+        raise ValueError(f"{where}: categories add up to {sum(by_category.values())} bytes, expected {total}")
 
 
 def compare(breakdowns: Sequence[MemoryBreakdown], moment: str = "after_step") -> str:

@@ -13,7 +13,6 @@ LoRA; QLoRA's constants from arXiv 2305.14314; the rest counted with `simulated`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,7 +28,12 @@ HEAD_CHUNK = 128  # positions whose logits our own trainer makes at a time
 
 
 def closed_form(
-    model: Any = None, /, setup: TrainingSetup | None = None, *, keeps: str | Keeps = "installed", **settings: Any
+    model: Any = None,
+    /,
+    setup: TrainingSetup | None = None,
+    *,
+    keeps: str | Keeps = "installed",
+    **settings: Any,
 ) -> MemoryBreakdown:
     """Compute the memory of a training step from the architecture's numbers.
 
@@ -211,17 +215,31 @@ class _ClosedForm:
                 rest += size
                 continue
             state = self._state_sizes(w.size)
+            whole = ledger.take("temporaries", w.size * b)
             ledger.take("weights", w.size // 2)
+            scale = 4 * -(-w.size // 64)
+            passing = (
+                ledger.take("temporaries", scale, scale)
+                if setup.double_quantization
+                else _Held("temporaries", [])
+            )
             ledger.take("quantization_state", *state)
+            ledger.give(passing, whole)
             packed, scales = packed + w.size // 2, scales + sum(state)
         if setup.double_quantization:
             ledger.take("quantization_state", 1024)
         quantized = sum(w.size for w in weights if w.linear)
-        ledger.note("weights", Form(f"n / 2 = {quantized:,} / 2", "linear layers, two weights to a byte"), packed)
+        ledger.note(
+            "weights", Form(f"n / 2 = {quantized:,} / 2", "linear layers, two weights to a byte"), packed
+        )
         ledger.note("weights", Form(f"{rest_bytes} (P - n) = {rest_bytes} x {sum(w.size for w in weights) - quantized:,}",
                     "embeddings, head, norms, biases" + (", made fp32 by prepare_model_for_kbit_training" if setup.prepare_kbit else "")), rest)  # fmt: skip
         formula = "n/64 + 4 n/16384" if setup.double_quantization else "4 n/64"
-        ledger.note("quantization_state", Form(f"{formula}, n = {quantized:,}", "scales of blocks of 64, and tables"), scales)
+        ledger.note(
+            "quantization_state",
+            Form(f"{formula}, n = {quantized:,}", "scales of blocks of 64, and tables"),
+            scales,
+        )
 
     def _rest_bytes(self, w: Weight, rest_bytes: int) -> int:
         if self.setup.loop == "onegpu" and "norm" in w.name and "ln_" not in w.name:
@@ -232,7 +250,7 @@ class _ClosedForm:
         blocks = -(-size // 64)
         if not self.setup.double_quantization:
             return (4 * blocks, 64)
-        return (blocks, 64, 4, 4 * -(-blocks // 256))
+        return (blocks, 64, 4, 4 * -(-blocks // 256), 1024)
 
     def _stored(self, w: Weight) -> int:
         if self.setup.method == "qlora" and w.linear:
@@ -243,9 +261,12 @@ class _ClosedForm:
 
     def forward(self) -> None:
         setup, n, ledger = self.setup, self.n, self.ledger
-        if setup.gradient_accumulation_steps > 1 and self.outputs:
-            pass  # the old outputs live until the new ones are there
-        batch = ledger.take("activations", 8 * n.T, 8 * n.T, form=Form(f"2 x 8 T = 16 x {n.T:,}", "input ids and labels, int64"))
+        batch = ledger.take(
+            "activations",
+            8 * n.T,
+            8 * n.T,
+            form=Form(f"2 x 8 T = 16 x {n.T:,}", "input ids and labels, int64"),
+        )
         self._workspace("forward")
         self.saved: list[list[_Held]] = []
         embedding = []
@@ -253,6 +274,10 @@ class _ClosedForm:
             embedding.append(ledger.take("activations", n.s * n.T * n.arch.hidden, form=Form(
                 f"s T h = {n.s} x {n.T:,} x {n.arch.hidden:,}", "the embeddings' output")))  # fmt: skip
         self.embedding = embedding
+        if n.arch.family == "gpt2" and n.arch.dropout:
+            embedding.append(ledger.take("activations", n.mask_bytes * n.T * n.arch.hidden, form=Form(
+                f"{n.mask_bytes} T h", "dropout mask of the embeddings")))  # fmt: skip
+        copies = self._autocast_copies()
         for layer in range(n.arch.layers):
             if setup.gradient_checkpointing:
                 size = n.s * n.T * n.arch.hidden
@@ -264,15 +289,47 @@ class _ClosedForm:
                 self.saved.append(self._take_layer(layer))
         self.final = [ledger.take("activations", *self._final_norm())]
         self._loss_forward()
+        if setup.gradient_checkpointing:
+            ledger.give(*copies[1:])  # autocast lets go of them; what is recomputed makes its own
+            copies = copies[:1]
+        self.copies = copies
         self._drop_outputs()
         self.batch = batch
+
+    def _autocast_copies(self) -> list[_Held]:
+        """16-bit copies of fp32 weights under autocast: of the head, then of the layers."""
+        setup, n, ledger = self.setup, self.n, self.ledger
+        if not setup.mixed_precision:
+            return []
+        arch = n.arch
+        copies = []
+        if setup.logits == "all" and (setup.prepare_kbit or setup.dtype == "fp32"):
+            copies.append(ledger.take("activations", 2 * arch.vocab * arch.hidden, form=Form(
+                f"2 V h = 2 x {arch.vocab:,} x {arch.hidden:,}", "the fp32 head's 16-bit copy, by autocast")))  # fmt: skip
+        else:
+            copies.append(ledger.take("activations"))
+        if n.trains_all and setup.dtype == "fp32":
+            linear = [2 * w.size for w in arch.layer_weights() if w.linear] * arch.layers
+            copies.append(ledger.take("activations", *linear, form=Form(
+                f"2 n, n = {sum(linear) // 2:,}", "16-bit copies of the linear layers, by autocast")))  # fmt: skip
+        elif (
+            setup.adapters
+            and setup.lora_dtype == "fp32"
+            and not (setup.loop == "onegpu" and setup.method == "qlora")
+        ):
+            sides = [2 * setup.lora_r * side for w in self.targets for side in w.shape[::-1]] * arch.layers
+            copies.append(ledger.take("lora", *sides, form=Form(
+                f"2 r sum(in + out) = {sum(sides):,}", "16-bit copies of the adapters, by autocast")))  # fmt: skip
+        return copies
 
     def _take_layer(self, layer: int) -> list[_Held]:
         held = []
         for category, sizes, form in saved_by_layer(self.n, self.targets, self.keeps, first=layer == 0):
             held.append(self.ledger.take(category, *sizes))
             if layer == self.n.arch.layers - 1:
-                self.ledger.note(category, Form(f"L ({form.formula})", form.reason), sum(sizes) * self.n.arch.layers)
+                self.ledger.note(
+                    category, Form(f"L ({form.formula})", form.reason), sum(sizes) * self.n.arch.layers
+                )
         return held
 
     def _final_norm(self) -> tuple[int, ...]:
@@ -301,6 +358,9 @@ class _ClosedForm:
             f"l T V = {n.l} x {n.T:,} x {V:,}", "logits of every token"))]  # fmt: skip
         self.loss, scratch = self.keeps.loss_forward(ledger, n)
         ledger.give(*scratch)
+        if setup.loop != "plain":
+            ledger.give(*self.logits)  # with compute_loss's variables
+            self.logits = []
         self.scalars = ledger.take("activations", 4, 4)
 
     def _drop_outputs(self) -> None:
@@ -337,16 +397,25 @@ class _ClosedForm:
                 gradients.append(ledger.take("gradients", *(w.size * b for w in per_layer)))
             elif first and setup.adapters:
                 lb = DTYPE_BYTES[setup.lora_dtype]
-                gradients.append(ledger.take("gradients", *(setup.lora_r * side * lb for w in self.targets for side in w.shape[::-1])))
+                gradients.append(
+                    ledger.take(
+                        "gradients",
+                        *(setup.lora_r * side * lb for w in self.targets for side in w.shape[::-1]),
+                    )
+                )
             self._release_layer(held)
         if fresh:
-            rest = [w for w in weights if w.name in ("embedding", "positions", "final_norm.weight", "final_norm.bias")]
+            rest = [
+                w
+                for w in weights
+                if w.name in ("embedding", "positions", "final_norm.weight", "final_norm.bias")
+            ]
             if n.arch.tied and head_gradient is not None:
                 ledger.use("temporaries", rest[0].size * b)
                 rest = rest[1:]
             gradients.append(ledger.take("gradients", *(w.size * b for w in rest)))
             gradients.append(head_gradient)
-        ledger.give(stream)
+        ledger.give(stream, *self.copies)
         if self.embedding and setup.loop == "plain" and setup.gradient_checkpointing and setup.adapters:
             gradient = ledger.take("temporaries", n.s * n.T * n.arch.hidden, form=Form(
                 f"s T h = {n.s} x {n.T:,} x {n.arch.hidden:,}", "the embeddings' output is made a leaf, and leaves have a gradient"))  # fmt: skip
@@ -404,8 +473,9 @@ class _ClosedForm:
             ledger.use("optimizer_temporaries", *(size * b for size in sizes), form=Form(
                 f"{b} x {sum(sizes):,}", "foreach takes the root of all second moments at once"))  # fmt: skip
         elif name == "adamw_single":
-            ledger.use("optimizer_temporaries", *(2 * [max(sizes) * b]), form=Form(
-                f"2 x {b} x {max(sizes):,}", "root and quotient of the largest tensor"))  # fmt: skip
+            last, size = max(zip([0, *sizes], sizes, strict=False), key=lambda pair: pair[0] + 2 * pair[1])
+            ledger.use("optimizer_temporaries", last * b, size * b, size * b, form=Form(
+                f"{b} ({last:,} + 2 x {size:,})", "one tensor at a time: root, quotient, and the quotient before"))  # fmt: skip
 
     def _trained(self) -> tuple[list[int], int]:
         setup, n = self.setup, self.n
@@ -418,7 +488,11 @@ class _ClosedForm:
         size = self.setup.gpu.cublas_workspace_bytes
         if size and of not in getattr(self, "_workspaces", ()):
             self._workspaces = (*getattr(self, "_workspaces", ()), of)
-            self.ledger.take("cublas_workspace", size, form=Form(f"{size:,}", f"cuBLAS's scratch, for the thread of the {of} pass"))
+            self.ledger.take(
+                "cublas_workspace",
+                size,
+                form=Form(f"{size:,}", f"cuBLAS's scratch, for the thread of the {of} pass"),
+            )
 
 
 def _state_bytes(name: str, size: int, b: int) -> list[int]:
@@ -437,7 +511,3 @@ def _state_formula(name: str, b: int, count: int) -> str:
     if name == "sgd":
         return "0"
     return f"2 x {b} n, n = {count:,}"
-
-
-__all__ = ["KEEPS", "Keeps", "closed_form"]
-_ = Callable, Iterator

@@ -17,9 +17,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from onegpu.gpu_memory.gpus import Gpu
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
+
+from onegpu.gpu_memory.gpus import Gpu
 
 aten = torch.ops.aten
 HALF = (torch.float16, torch.bfloat16)
@@ -51,13 +52,22 @@ class CudaChoices(TorchFunctionMode):
         The card, or the CPU: then only the choice of the attention kernel differs from a meta tensor's.
     flash
         Whether flash attention was asked for by name.
+    fused_dropout
+        Whether dropout keeps a mask of one byte a number; else its noise, in the input's dtype.
     on_copy
         Called with each 16-bit copy that autocast keeps.
     """
 
-    def __init__(self, gpu: Gpu, *, flash: bool = False, on_copy: Callable[[torch.Tensor], None] | None = None):
+    def __init__(
+        self,
+        gpu: Gpu,
+        *,
+        flash: bool = False,
+        fused_dropout: bool = True,
+        on_copy: Callable[[torch.Tensor], None] | None = None,
+    ):
         super().__init__()
-        self.gpu, self.flash, self.on_copy = gpu, flash, on_copy
+        self.gpu, self.flash, self.fused_dropout, self.on_copy = gpu, flash, fused_dropout, on_copy
         self._copies: dict[int, tuple[weakref.ref, torch.Tensor]] = {}
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
@@ -67,7 +77,7 @@ class CudaChoices(TorchFunctionMode):
         if func is F.scaled_dot_product_attention:
             return self._attention(*args, **kwargs)
         if not self.gpu.is_cpu:
-            if func in _DROPOUT:
+            if func in _DROPOUT and self.fused_dropout:
                 return _dropout(func, *args, **kwargs)
             if func in _SOFTMAX:
                 return _softmax(func, torch._softmax, *args, **kwargs)
@@ -91,7 +101,9 @@ class CudaChoices(TorchFunctionMode):
             width = query.shape[-1]
             if width % 8:
                 query, key, value = (F.pad(t, (0, 8 - width % 8)) for t in (query, key, value))
-            out = aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, False, scale=scale)[0]
+            out = aten._scaled_dot_product_flash_attention(
+                query, key, value, dropout_p, is_causal, False, scale=scale
+            )[0]
             return out[..., :width] if width % 8 else out
         if kernel == "cpu":
             return aten._scaled_dot_product_flash_attention_for_cpu(

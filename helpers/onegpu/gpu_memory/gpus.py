@@ -51,9 +51,7 @@ class Gpu:
         if self.is_cpu:
             return 0
         return (
-            HOPPER_CUBLAS_WORKSPACE_BYTES
-            if self.compute_capability[0] in (9, 10)
-            else CUBLAS_WORKSPACE_BYTES
+            HOPPER_CUBLAS_WORKSPACE_BYTES if self.compute_capability[0] in (9, 10) else CUBLAS_WORKSPACE_BYTES
         )
 
     @property
@@ -89,7 +87,13 @@ GPUS = {
 }
 """Cards by name. Totals are the smallest found in public out-of-memory messages; drivers differ a little."""
 
-_ALIASES = {"a100": "A100-80GB", "v100": "V100-16GB", "h100": "H100-80GB", "3090": "RTX-3090", "4090": "RTX-4090"}
+_ALIASES = {
+    "a100": "A100-80GB",
+    "v100": "V100-16GB",
+    "h100": "H100-80GB",
+    "3090": "RTX-3090",
+    "4090": "RTX-4090",
+}
 
 
 def find_gpu(gpu: str | Gpu) -> Gpu:

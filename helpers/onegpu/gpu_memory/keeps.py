@@ -74,20 +74,30 @@ def _fp32_loss_forward(ledger: Any, n: Numbers) -> tuple[list[Any], list[Any]]:
     size = n.T * n.arch.vocab
     scratch = []
     if n.l == 2:
-        scratch.append(ledger.take("logits_and_loss", 4 * size, form=Form("4 T V", "the logits once more in fp32, for the loss")))
-    kept = ledger.take("logits_and_loss", 4 * size, form=Form("4 T V", "log-softmax, kept for the backward pass"))
+        scratch.append(
+            ledger.take(
+                "logits_and_loss", 4 * size, form=Form("4 T V", "the logits once more in fp32, for the loss")
+            )
+        )
+    kept = ledger.take(
+        "logits_and_loss", 4 * size, form=Form("4 T V", "log-softmax, kept for the backward pass")
+    )
     if n.setup.loop == "trainer" and n.setup.mixed_precision:
         # accelerate turns the model's outputs to fp32, when the loss has let go of its own copy
         ledger.give(*scratch)
-        scratch = [ledger.take("logits_and_loss", 4 * size, form=Form("4 T V", "accelerate's fp32 copy of the outputs"))]
+        scratch = [
+            ledger.take(
+                "logits_and_loss", 4 * size, form=Form("4 T V", "accelerate's fp32 copy of the outputs")
+            )
+        ]
     return [kept], scratch
 
 
 def _fp32_loss_backward(ledger: Any, n: Numbers, kept: list[Any]):
     size = n.T * n.arch.vocab
-    if n.setup.loop != "plain":
-        pass  # the 16-bit logits are gone with compute_loss
-    by_token = ledger.take("logits_and_loss", 4 * size, form=Form("4 T V", "gradient of the log-probabilities"))
+    by_token = ledger.take(
+        "logits_and_loss", 4 * size, form=Form("4 T V", "gradient of the log-probabilities")
+    )
     gradient = ledger.take("logits_and_loss", 4 * size, form=Form("4 T V", "gradient of the logits"))
     ledger.give(by_token, *kept)
     if n.l == 2:
@@ -109,7 +119,9 @@ def _mask_buffers(rotary_table: bool):
         ]  # fmt: skip
         if rotary_table:
             table = 4 * positions * arch.rotary
-            found.append(([table, table] * L, Form(f"L 2 x 4 x 2048 x {arch.rotary}", "tables of cosines and sines")))
+            found.append(
+                ([table, table] * L, Form(f"L 2 x 4 x 2048 x {arch.rotary}", "tables of cosines and sines"))
+            )
         else:
             found.append(([4 * arch.rotary // 2], Form("2 d", "rotary frequencies of the model")))
         return found
@@ -131,13 +143,17 @@ def _pinned_cache(key_bytes: int):
 def _shifted_loss_forward(ledger: Any, n: Numbers) -> tuple[list[Any], list[Any]]:
     size = n.l * (n.T - n.B) * n.arch.vocab
     shifted = ledger.take("logits_and_loss", size, form=Form("l (T - B) V", "logits without each row's last"))
-    kept = ledger.take("logits_and_loss", size, form=Form("l (T - B) V", "log-softmax, kept for the backward pass"))
+    kept = ledger.take(
+        "logits_and_loss", size, form=Form("l (T - B) V", "log-softmax, kept for the backward pass")
+    )
     return [kept], [shifted]
 
 
 def _shifted_loss_backward(ledger: Any, n: Numbers, kept: list[Any]):
     size = n.l * (n.T - n.B) * n.arch.vocab
-    by_token = ledger.take("logits_and_loss", size, form=Form("l (T - B) V", "gradient of the log-probabilities"))
+    by_token = ledger.take(
+        "logits_and_loss", size, form=Form("l (T - B) V", "gradient of the log-probabilities")
+    )
     gradient = ledger.take("logits_and_loss", size, form=Form("l (T - B) V", "gradient of the logits"))
     ledger.give(by_token, *kept)
     whole = ledger.take("logits_and_loss", n.l * n.T * n.arch.vocab)
@@ -150,12 +166,22 @@ KEEPS = {
         "5 (and 4.56)", _rotary_frequencies, _copied_cache, _fp32_loss_forward, _fp32_loss_backward
     ),
     "4.46": Keeps(
-        "4.45 to 4.48", _mask_buffers(False), _pinned_cache(2), _shifted_loss_forward, _shifted_loss_backward,
-        warm_up=False, families=("gpt_neox",),
-    ),  # fmt: skip
+        "4.45 to 4.48",
+        _mask_buffers(False),
+        _pinned_cache(2),
+        _shifted_loss_forward,
+        _shifted_loss_backward,
+        warm_up=False,
+        families=("gpt_neox",),
+    ),
     "4.40": Keeps(
-        "4.40 to 4.44", _mask_buffers(True), _pinned_cache(4), _shifted_loss_forward, _shifted_loss_backward,
-        warm_up=False, families=("gpt_neox",),
-    ),  # fmt: skip
+        "4.40 to 4.44",
+        _mask_buffers(True),
+        _pinned_cache(4),
+        _shifted_loss_forward,
+        _shifted_loss_backward,
+        warm_up=False,
+        families=("gpt_neox",),
+    ),
 }
 """By the name that `closed_form(keeps=...)` takes."""

@@ -43,6 +43,7 @@ class Numbers:
         self.out = self.s if setup.method == "qlora" and setup.loop != "onegpu" else self.c
         self.l = self.c if setup.mixed_precision or not setup.prepare_kbit else 4
         self.embedding_is_saved = self.trains_all and (b == 4 or self.arch.family != "llama")
+        self.mask_bytes = 4 if setup.gpu.is_cpu else 1  # of dropout: fp32 noise, or CUDA's booleans
         self.use_cache = setup.loop == "plain" and not setup.gradient_checkpointing
 
     @property
@@ -52,9 +53,14 @@ class Numbers:
             return "eager"
         import torch
 
-        dtype = {4: torch.float32, 2: torch.bfloat16 if "bf16" in (self.setup.dtype, self.setup.mixed_precision) else torch.float16}
+        dtype = {
+            4: torch.float32,
+            2: torch.bfloat16 if "bf16" in (self.setup.dtype, self.setup.mixed_precision) else torch.float16,
+        }
         grouped = self.arch.heads != self.arch.kv_heads
-        return attention_kernel(self.setup.gpu, dtype[self.c], self.arch.head_dim, masked=False, grouped=grouped)
+        return attention_kernel(
+            self.setup.gpu, dtype[self.c], self.arch.head_dim, masked=False, grouped=grouped
+        )
 
 
 def lora_targets(arch: Architecture, setup: TrainingSetup) -> tuple[Weight, ...]:
@@ -75,41 +81,60 @@ def lora_targets(arch: Architecture, setup: TrainingSetup) -> tuple[Weight, ...]
     names = [w.name.removesuffix(".weight").rsplit(".", 1)[-1] for w in linear]
     unknown = [name for name in wanted if name not in names]
     if unknown:
-        raise ValueError(f"lora_target_modules names {unknown}, expected some of {sorted(set(names))}, or 'all-linear'")
+        raise ValueError(
+            f"lora_target_modules names {unknown}, expected some of {sorted(set(names))}, or 'all-linear'"
+        )
     return tuple(w for w, name in zip(linear, names, strict=True) if name in wanted)
 
 
 def saved_by_layer(n: Numbers, targets: tuple[Weight, ...], keeps, *, first: bool):
     """Yield (category, sizes, form) of what a layer keeps for its backward pass."""
-    arch, T, h, f = n.arch, n.T, n.arch.hidden, n.arch.ffn
+    arch, T, h = n.arch, n.T, n.arch.hidden
     names = {w.name.removesuffix(".weight") for w in targets}
     frozen_start = first and not n.trains_all and not n.setup.gradient_checkpointing
     groups = _groups(arch)
     # Norms, and their outputs as inputs of the layers behind them.
-    norms = 2 + 0
+    parallel = arch.family == "gpt_neox"
     per_norm = _norm_sizes(n)
-    if per_norm:
-        count = norms - (1 if frozen_start else 0)
+    count = 2 - (0 if not frozen_start else 2 if parallel else 1)
+    if count:
         yield "activations", per_norm * count, Form(
-            f"{norms} x {sum(per_norm):,}", "each norm's input" + (" in fp32" if arch.family == "llama" and n.s == 2 else ""))  # fmt: skip
+            f"2 x {sum(per_norm):,}", "each norm's input" + (" in fp32" if arch.family == "llama" and n.s == 2 else ""))  # fmt: skip
     if n.trains_all:
         inputs = []
         for _, layers in groups[:2]:
             copies = len(layers) if n.setup.mixed_precision and n.s == 4 else 1
             inputs += [n.c * T * h] * copies
-        yield "activations", inputs, Form(f"{len(inputs)} c T h, c = {n.c}", "the norms' outputs, which the linear layers' weights need")
+        yield (
+            "activations",
+            inputs,
+            Form(
+                f"{len(inputs)} c T h, c = {n.c}", "the norms' outputs, which the linear layers' weights need"
+            ),
+        )
     yield from _lora(n, groups, names)
     yield from _attention(n, keeps)
-    yield from _mlp(n, names)
+    if not (frozen_start and parallel):  # nothing before a first parallel MLP is trained
+        yield from _mlp(n, names)
 
 
 def _groups(arch: Architecture):
     """Which layers share an input: (width of it, names)."""
     if arch.family == "gpt_neox":
-        return [("h", ("query_key_value",)), ("h", ("dense_h_to_4h",)), ("q", ("dense",)), ("f", ("dense_4h_to_h",))]
+        return [
+            ("h", ("query_key_value",)),
+            ("h", ("dense_h_to_4h",)),
+            ("q", ("dense",)),
+            ("f", ("dense_4h_to_h",)),
+        ]
     if arch.family == "gpt2":
         return [("h", ("c_attn",)), ("h", ("c_fc",)), ("q", ("c_proj",)), ("f", ("mlp.c_proj",))]
-    return [("h", ("q_proj", "k_proj", "v_proj")), ("h", ("gate_proj", "up_proj")), ("q", ("o_proj",)), ("f", ("down_proj",))]
+    return [
+        ("h", ("q_proj", "k_proj", "v_proj")),
+        ("h", ("gate_proj", "up_proj")),
+        ("q", ("o_proj",)),
+        ("f", ("down_proj",)),
+    ]
 
 
 def _norm_sizes(n: Numbers) -> list[int]:
@@ -141,11 +166,22 @@ def _lora(n: Numbers, groups, names):
         else:
             each, shared = (lora, 0) if arrives != lora else (0, lora)
         if setup.lora_dropout:
-            each, shared = (1 + (n.c if setup.mixed_precision else lora)), 0
-        sizes += [each * T * width] * (len(adapted) if each else 0) + ([shared * T * width] if shared else [])
+            each, shared = (n.mask_bytes + (n.c if setup.mixed_precision else lora)), 0
+        if each:
+            sizes += [each * T * width] * len(adapted)
+        elif letter != "q" or (setup.loop == "onegpu" and n.kernel != "math"):
+            # Attention keeps its output anyway, but packed rows are a copy of its parts.
+            sizes.append(shared * T * width)
         sizes += [(n.c if setup.mixed_precision else lora) * T * setup.lora_r] * len(adapted)
     if sizes:
-        yield "lora", sizes, Form(f"{sum(sizes):,}", "inputs of the adapters (peft copies them to the adapters' dtype) and their low-rank products")
+        yield (
+            "lora",
+            sizes,
+            Form(
+                f"{sum(sizes):,}",
+                "inputs of the adapters (peft copies them to the adapters' dtype) and their low-rank products",
+            ),
+        )
 
 
 def _attention(n: Numbers, keeps):
@@ -155,8 +191,12 @@ def _attention(n: Numbers, keeps):
     cached, form = keeps.cache(n)
     if n.use_cache:
         yield "kv_cache", cached, form
+    if arch.qk_norm:
+        size = [4 * T * q, 4 * T * kv] + ([n.s * T * q, n.s * T * kv] if n.trains_all else [])
+        yield "activations", size, Form("(4 + s) T (a + g) d", "the norms of queries and keys")
     if kernel in ("flash", "efficient", "cpu"):
-        sizes = [c * T * q, c * T * q, 4 * B * a * (-(-S // 32) * 32 if kernel == "efficient" else S)]
+        fused = 3 if arch.family == "gpt2" else 1  # GPT-2's queries are a view of the whole projection
+        sizes = [fused * c * T * q, c * T * q, 4 * B * a * (-(-S // 32) * 32 if kernel == "efficient" else S)]
         sizes += [] if n.use_cache else [c * T * kv, c * T * kv]
         yield "activations", sizes, Form(
             f"2 c T a d + 4 B a S{'' if n.use_cache else ' + 2 c T g d'}", f"queries and output of the {kernel} attention kernel, and one sum a row")  # fmt: skip
@@ -164,23 +204,67 @@ def _attention(n: Numbers, keeps):
     scores = B * a * S * S
     if kernel == "math":
         sizes = [4 * T * q, 4 * T * q, 4 * T * q, 4 * scores, c * T * q]
-        yield "activations", sizes, Form("4 B a S^2 + 3 x 4 T a d + c T a d", "scores in fp32: no fused kernel takes this on this card")
+        yield (
+            "activations",
+            sizes,
+            Form(
+                "4 B a S^2 + 3 x 4 T a d + c T a d", "scores in fp32: no fused kernel takes this on this card"
+            ),
+        )
         return
-    sizes = [c * T * q] * (4 if arch.heads != arch.kv_heads or not n.use_cache else 2) + [4 * scores, *([c * scores] if c == 2 else [])]
-    yield "activations", sizes, Form("(4 + c) B a S^2 + 4 c T a d", "scores after softmax in fp32 and once more in 16 bits, queries, keys, values, output")
+    if arch.family == "gpt2":
+        sizes = [c * T * q] * (2 if n.use_cache else 4) + [c * scores]
+        if arch.dropout:
+            sizes += [c * scores, n.mask_bytes * scores]
+        yield (
+            "activations",
+            sizes,
+            Form(
+                "(2 c + 1) B a S^2 + 2 c T a d",
+                "scores after softmax and after dropout, dropout's mask, queries, output",
+            ),
+        )
+        return
+    sizes = [c * T * q] * (4 if arch.heads != arch.kv_heads or not n.use_cache else 2) + [
+        4 * scores,
+        *([c * scores] if c == 2 else []),
+    ]
+    yield (
+        "activations",
+        sizes,
+        Form(
+            "(4 + c) B a S^2 + 4 c T a d",
+            "scores after softmax in fp32 and once more in 16 bits, queries, keys, values, output",
+        ),
+    )
 
 
 def _mlp(n: Numbers, names):
-    arch, T, f, c = n.arch, n.T, n.arch.ffn, n.c
+    arch, T, f = n.arch, n.T, n.arch.ffn
     if arch.family == "llama":
         out = n.out
         count = 3 + (1 if n.trains_all else 0)
-        yield "activations", [out * T * f] * count, Form(f"{count} c T f, c = {out}", "gate, its SiLU, up" + (", their product" if n.trains_all else ""))
+        yield (
+            "activations",
+            [out * T * f] * count,
+            Form(
+                f"{count} c T f, c = {out}",
+                "gate, its SiLU, up" + (", their product" if n.trains_all else ""),
+            ),
+        )
         return
     count = {"gpt_neox": 1, "gpt2": 4}[arch.family] + (1 if n.trains_all else 0)
-    yield "activations", [n.out * T * f] * count, Form(f"{count} c T f, c = {n.out}", "what GELU needs" + (", and its output" if n.trains_all else ""))
+    yield (
+        "activations",
+        [n.out * T * f] * count,
+        Form(f"{count} c T f, c = {n.out}", "what GELU needs" + (", and its output" if n.trains_all else "")),
+    )
     if arch.family == "gpt2" and arch.dropout:
-        yield "activations", [T * arch.hidden] * 2, Form("2 T h", "dropout masks, one byte a number")
+        yield (
+            "activations",
+            [n.mask_bytes * T * arch.hidden] * 2,
+            Form(f"2 x {n.mask_bytes} T h", "dropout masks"),
+        )
 
 
 def layer_backward_bytes(n: Numbers, targets: tuple[Weight, ...]) -> tuple[int, ...]:

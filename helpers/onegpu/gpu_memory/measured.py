@@ -18,7 +18,7 @@ from onegpu.gpu_memory.cuda_kernels import dequantize_then_multiply
 from onegpu.gpu_memory.gpus import this_gpu
 from onegpu.gpu_memory.replay import replay, settle_categories
 from onegpu.gpu_memory.simulated import cache_tensors, library_versions
-from onegpu.gpu_memory.tracking import StorageTracker
+from onegpu.gpu_memory.tracking import NoTracker, StorageTracker
 from onegpu.gpu_memory.training_setup import DTYPES, TrainingSetup, make_setup
 from onegpu.gpu_memory.training_step import (
     enable_checkpointing,
@@ -30,7 +30,12 @@ from onegpu.gpu_memory.training_step import (
 
 
 def measured(
-    model: Any = None, /, setup: TrainingSetup | None = None, *, module: nn.Module | None = None, **settings: Any
+    model: Any = None,
+    /,
+    setup: TrainingSetup | None = None,
+    *,
+    module: nn.Module | None = None,
+    **settings: Any,
 ) -> MemoryBreakdown:
     """Run one training step on this machine and measure its memory.
 
@@ -73,6 +78,8 @@ def _real_model(setup: TrainingSetup, config: Any, module: nn.Module | None, dev
     attention = {"attn_implementation": setup.attention} if setup.attention else {}
     if module is not None:
         model = copy.deepcopy(module).to(device, setup.torch_dtype)
+        if setup.attention:
+            model.set_attn_implementation(setup.attention)
     elif isinstance(setup.model, PretrainedConfig):
         model = AutoModelForCausalLM.from_config(config, dtype=setup.torch_dtype, **attention).to(device)
     else:
@@ -133,6 +140,7 @@ def _on_cpu(setup: TrainingSetup, config: Any, model: nn.Module) -> MemoryBreakd
     return MemoryBreakdown(
         "measured", setup, tuple(replayed.moments), replayed.peak, library_versions(), replayed.timeline,
         notes=("storages tracked on the CPU; what libraries take without a tensor isn't seen",),
+        reserved_bytes=replayed.reserved_bytes,
     )  # fmt: skip
 
 
@@ -146,6 +154,9 @@ def see_model(model: nn.Module, tracker: StorageTracker) -> None:
                 tracker.see(tensor, "quantization_state")
     for buffer in model.buffers():
         tracker.see(buffer, "buffers")
+    if getattr(model, "is_loaded_in_4bit", False):
+        for table in meta_model.shared_tables():
+            tracker.see(table, "quantization_state")
 
 
 # --- on a card --------------------------------------------------------------------------------------------------
@@ -181,7 +192,9 @@ class _Counters:
             self.peak_moment = Moment(name, peak, peak, at_peak)
 
     def _named(self) -> dict[str, int]:
-        named = dict.fromkeys(("weights", "quantization_state", "buffers", "lora", "gradients", "optimizer_state"), 0)
+        named = dict.fromkeys(
+            ("weights", "quantization_state", "buffers", "lora", "gradients", "optimizer_state"), 0
+        )
         seen: set[int] = set()
 
         def add(category: str, tensor: torch.Tensor | None) -> None:
@@ -205,28 +218,18 @@ class _Counters:
         return named
 
 
-class _NoTracker:
-    """Stands where a tracker would, and notes nothing."""
-
-    device_type = "cuda"
-
-    def see(self, *args: Any, **kwargs: Any) -> None: ...
-    def set_scope(self, category: str | None) -> None: ...
-    def is_known(self, tensor: torch.Tensor) -> bool:
-        return False
-
-    def scope(self, category: str | None):
-        return no_autocast()
-
-
 def _on_cuda(setup: TrainingSetup, config: Any, module: nn.Module | None) -> MemoryBreakdown:
     counters = _Counters()
     counters.model = model = _real_model(setup, config, module, "cuda")
-    counters.model = model = _prepare(model, setup, _NoTracker())
+    counters.model = model = _prepare(model, setup, NoTracker("cuda"))
     counters.optimizer = optimizer = make_optimizer(model, setup)
     counters.note("loaded", "loading")
     ends = {"backward": "after_forward", "after_backward": "after_backward", "after_step": "after_step"}
-    places = {"backward": "the forward pass", "after_backward": "the backward pass", "after_step": "optimizer.step()"}
+    places = {
+        "backward": "the forward pass",
+        "after_backward": "the backward pass",
+        "after_step": "optimizer.step()",
+    }
 
     def phase(name: str) -> None:
         if name == "after_step":
@@ -255,4 +258,5 @@ def _on_cuda(setup: TrainingSetup, config: Any, module: nn.Module | None) -> Mem
         "measured", setup, tuple(moments.values()),
         Peak(counters.highest, counters.where, at_peak.by_category, at_peak.name), library_versions(),
         notes=("torch.cuda counters; 'activations' is all that isn't a weight, a gradient or optimizer state",),
+        reserved_bytes=torch.cuda.max_memory_reserved(),
     )  # fmt: skip

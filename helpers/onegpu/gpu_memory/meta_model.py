@@ -61,6 +61,8 @@ def load_weights(model: nn.Module, tracker: Any, *, quantize: bool, setup: Train
                         tracker.see(layer.bias, "weights")
                     for tensor in quantization_tensors(layer.weight.quant_state):
                         tracker.see(tensor, "quantization_state")
+    for table in shared_tables():
+        tracker.see(table, "quantization_state")
     for module in model.modules():
         for name, buffer in list(module.named_buffers(recurse=False)):
             module._buffers[name] = torch.empty_like(buffer)
@@ -119,6 +121,13 @@ def quantization_tensors(state: Any) -> list[torch.Tensor]:
     if state.nested:
         found += [state.offset, state.state2.absmax, state.state2.code]
     return found
+
+
+def shared_tables() -> list[torch.Tensor]:
+    """The code table that bitsandbytes keeps for itself, beside the copy in each layer."""
+    from bitsandbytes import functional
+
+    return list(functional.name2qmap.values())
 
 
 def attach_lora(model: nn.Module, tracker: Any, setup: TrainingSetup) -> nn.Module:

@@ -7,7 +7,7 @@ what the first left behind (the plain loop's `outputs`) lives until it is replac
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from onegpu.gpu_memory.allocator import Block, CachingAllocator, ExactAllocator
@@ -36,6 +36,8 @@ _OPERATIONS = {
     "mm": "a matrix product",
     "addmm": "a matrix product",
     "bmm": "a batched matrix product",
+    "nll_loss_forward": "the loss",
+    "embedding_dense_backward": "the embedding's gradient",
 }
 
 
@@ -46,6 +48,7 @@ class Replayed:
     moments: list[Moment] = field(default_factory=list)
     peak: Peak | None = None
     timeline: Timeline | None = None
+    reserved_bytes: int = 0
 
 
 def settle_categories(trace: Trace) -> None:
@@ -99,30 +102,29 @@ class _Replay:
 
     def run(self, second_step: bool) -> Replayed:
         result = Replayed()
-        marks = [*self.trace.marks, (len(self.trace.events), "end")]
-        seen = set()
-        for (start, name), (end, following) in zip(marks, marks[1:], strict=False):
+        marks = self.trace.marks
+        ends = [position for position, _ in marks[1:]] + [len(self.trace.events)]
+        labels = _moments_of_first_step([name for _, name in marks])
+        for i, ((start, name), end) in enumerate(zip(marks, ends, strict=True)):
             self.enter(name)
-            if name == "step":
-                self.mark_high()
-            self.play(range(start, end))
-            if name == "step":
+            self.mark_high()
+            self.play(start, end)
+            if i in labels and name == "step":
                 result.moments.append(self.moment("in_step", self.high_bytes, self.high_sizes))
-            label = {"load": "loaded", "forward": "after_forward", "backward": "after_backward", "step": "after_step"}.get(name)
-            last_of_kind = following != "backward" or not any(
-                n == "forward" for _, n in marks[[m[0] for m in marks].index(end) + 1 :]
-            )
-            if label and label not in seen and last_of_kind and (name != "backward" or following != "forward"):
-                seen.add(label)
-                result.moments.append(self.moment(label))
+            if i in labels:
+                result.moments.append(self.moment(labels[i]))
         if second_step:
             self.play_second_step()
             result.moments.append(self.moment("second_step"))
         phase, number, step = self.peak_place
         result.peak = Peak(
-            self.peak_bytes, self.place(phase, number, step), self.named(self.peak_sizes), _moment_of(phase, step)
+            self.peak_bytes,
+            self.place(phase, number, step),
+            self.named(self.peak_sizes),
+            _moment_of(phase, step),
         )
         result.timeline = self.timeline()
+        result.reserved_bytes = self.allocator.peak_reserved_bytes
         return result
 
     def enter(self, phase: str) -> None:
@@ -132,8 +134,8 @@ class _Replay:
     def mark_high(self) -> None:
         self.high_bytes, self.high_sizes = self.allocator.allocated_bytes, list(self.sizes)
 
-    def play(self, positions: Iterator[int] | range) -> None:
-        for position in positions:
+    def play(self, start: int, end: int) -> None:
+        for position in range(start, end):
             event = self.trace.events[position]
             if event >= 0:
                 self.malloc(event)
@@ -155,8 +157,10 @@ class _Replay:
 
     def free(self, number: int) -> None:
         block = self.blocks.pop(number, None)
-        if block is None:
-            return
+        if block is not None:
+            self.give(number, block)
+
+    def give(self, number: int, block: Block) -> None:
         self.sizes[self.category[number]] -= block.requested_bytes
         self.sizes[_ROUNDING] -= block.size - block.requested_bytes
         self.allocator.free(block)
@@ -177,55 +181,36 @@ class _Replay:
     def play_second_step(self) -> None:
         """Zero the gradients, run the same passes again on top of the optimizer's state, and step."""
         self.step = 2
-        marks = self.trace.marks
-        first = next((p for p, name in marks if name == "forward"), None)
-        stop = next((p for p, name in marks if name == "after_step"), len(self.trace.events))
-        if first is None:
-            return
-        gradients = _INDEX["gradients"]
-        left = [n for n in self.blocks if self.category[n] == gradients]
-        for number in left:
+        births = _births(self.trace)
+        starts = {position: name for position, name in self.trace.marks if name not in ("load", "after_step")}
+        first = min(starts)
+        stop = next(position for position, name in self.trace.marks if name == "after_step")
+        for number in [n for n in self.blocks if CATEGORY_NAMES[self.category[n]] == "gradients"]:
             self.free(number)
-        old = {n: b for n, b in self.blocks.items() if self._born_in(n, first, stop) and self._is_passing(n)}
-        for number in old:
+        # What the first step's variables still hold: the loop lets go of it when the new outputs are there.
+        held = {n: b for n, b in self.blocks.items() if first <= births[n] < stop and not self.stays(n)}
+        for number in held:
             del self.blocks[number]
-        renamed = dict(old)
         for position in range(first, stop):
-            for start, name in marks:
-                if start == position and name != "after_step":
-                    if name == "backward" and renamed:
-                        self._drop(renamed)
-                    self.enter(name)
+            if position in starts:
+                if starts[position] == "backward":
+                    self.release(held)
+                self.enter(starts[position])
             event = self.trace.events[position]
             if event < 0:
                 self.free(~event)
-            elif event not in self.blocks and not (self.phase == "step" and self._stays(event)):
+            elif event not in self.blocks and not self.stays(event):
                 self.malloc(event)
-        self._drop(renamed)
+        self.release(held)
 
-    def _drop(self, renamed: dict[int, Block]) -> None:
-        """Release what the first step's variables held: they now hold the second's."""
-        for number, block in renamed.items():
-            self.sizes[self.category[number]] -= block.requested_bytes
-            self.sizes[_ROUNDING] -= block.size - block.requested_bytes
-            self.allocator.free(block)
-            self.tick()
-        renamed.clear()
+    def release(self, held: dict[int, Block]) -> None:
+        for number, block in held.items():
+            self.give(number, block)
+        held.clear()
 
-    def _born_in(self, number: int, first: int, stop: int) -> bool:
-        return first <= self._births[number] < stop
-
-    def _is_passing(self, number: int) -> bool:
-        return CATEGORY_NAMES[self.category[number]] not in ("cublas_workspace", "optimizer_state")
-
-    def _stays(self, number: int) -> bool:
+    def stays(self, number: int) -> bool:
+        """Whether a storage, once made, is there for good."""
         return CATEGORY_NAMES[self.category[number]] in ("cublas_workspace", "optimizer_state")
-
-    @property
-    def _births(self) -> list[int]:
-        if not hasattr(self, "_births_kept"):
-            self._births_kept = _births(self.trace)
-        return self._births_kept
 
     def moment(self, name: str, allocated: int | None = None, sizes: list[int] | None = None) -> Moment:
         allocated = self.allocator.allocated_bytes if allocated is None else allocated
@@ -266,9 +251,25 @@ def _births(trace: Trace) -> list[int]:
     return born
 
 
+def _moments_of_first_step(names: list[str]) -> dict[int, str]:
+    """Which phases end at a moment: loading, the last micro-batch's passes, and the step, of the first step."""
+    stop = names.index("after_backward") if "after_backward" in names else len(names)
+    labels = {0: "loaded"}
+    for phase, label in (("forward", "after_forward"), ("backward", "after_backward")):
+        found = [i for i, name in enumerate(names[:stop]) if name == phase]
+        if found:
+            labels[found[-1]] = label
+    if "step" in names:
+        labels[names.index("step")] = "after_step"
+    return labels
+
+
 def _moment_of(phase: str, step: int) -> str:
     if step == 2:
         return "second_step"
-    return {"load": "loaded", "forward": "after_forward", "backward": "after_backward", "step": "in_step"}.get(
-        phase, "after_backward"
-    )
+    return {
+        "load": "loaded",
+        "forward": "after_forward",
+        "backward": "after_backward",
+        "step": "in_step",
+    }.get(phase, "after_backward")

@@ -36,7 +36,14 @@ _LIBRARIES = ("torch", "transformers", "peft", "bitsandbytes", "accelerate")
 
 
 def simulated(
-    model: Any = None, /, setup: TrainingSetup | None = None, *, build: Callable | None = None, **settings: Any
+    model: Any = None,
+    /,
+    setup: TrainingSetup | None = None,
+    *,
+    build: Callable | None = None,
+    batch_of: Callable | None = None,
+    as_in_2022: bool = False,
+    **settings: Any,
 ) -> MemoryBreakdown:
     """Simulate the memory of a training step, without a card and without the weights.
 
@@ -46,7 +53,12 @@ def simulated(
         As `TrainingSetup`; or a ready setup.
     build
         Makes the model in place of the causal language model that belongs to the configuration, from (setup, config):
-        a model with a `loss` in its output, on the meta device.
+        a model with a `loss` in its output, on the meta device. For models that aren't language models.
+    batch_of
+        Makes that model's inputs, from (setup, config, device).
+    as_in_2022
+        For figures from the days of torch 1: `zero_grad` keeps the gradients' memory, dropout keeps its noise in the
+        input's dtype, and three steps are run.
 
     Returns
     -------
@@ -64,24 +76,30 @@ def simulated(
     >>> full = simulated("smollm2-135m", batch_size=2, sequence_length=64, dtype="fp32", gpu="T4")
     >>> full["loaded"].by_category["weights"], full["after_step"].by_category["gradients"]
     (538060032, 538060032)
-    >>> full.peak.where
-    "optimizer.step(), at square roots of AdamW's second moments"
+    >>> full.peak.where.split(", ")[-1]
+    "at square roots of AdamW's second moments"
     """
     setup = make_setup(model, setup, **settings)
-    trace = trace_step(setup, build=build)
-    replayed = replay(trace, exact=setup.gpu.is_cpu)
+    trace = trace_step(setup, build=build, batch_of=batch_of, as_in_2022=as_in_2022)
+    replayed = replay(trace, exact=setup.gpu.is_cpu, second_step=not as_in_2022)
     return MemoryBreakdown(
         "simulated", setup, tuple(replayed.moments), replayed.peak, library_versions(), replayed.timeline,
-        notes=notes(setup),
+        notes=notes(setup), reserved_bytes=replayed.reserved_bytes,
     )  # fmt: skip
 
 
-def trace_step(setup: TrainingSetup, *, build: Callable | None = None) -> Trace:
+def trace_step(
+    setup: TrainingSetup,
+    *,
+    build: Callable | None = None,
+    batch_of: Callable | None = None,
+    as_in_2022: bool = False,
+) -> Trace:
     """Run a training step on meta tensors and return the trace, categories settled."""
     config = setup.config() if build is None else setup.model
     with torch.random.fork_rng(devices=[]), meta_model.own_quantization_tables():
         bare = meta_model.meta_model(setup, config) if build is None else build(setup, config).train()
-        run = _Simulation(setup, config, bare)
+        run = _Simulation(setup, config, bare, batch_of, as_in_2022)
         try:
             run.run()
         finally:
@@ -91,8 +109,8 @@ def trace_step(setup: TrainingSetup, *, build: Callable | None = None) -> Trace:
 
 
 class _Simulation:
-    def __init__(self, setup: TrainingSetup, config: Any, model: nn.Module):
-        self.setup, self.config, self.model = setup, config, model
+    def __init__(self, setup: TrainingSetup, config: Any, model: nn.Module, batch_of: Any, as_in_2022: bool):
+        self.setup, self.config, self.model, self.batch_of = setup, config, model, batch_of
         gpu = setup.gpu
         self.tracker = StorageTracker(
             "meta",
@@ -102,7 +120,13 @@ class _Simulation:
             scratch={} if gpu.is_cpu else CUDA_SCRATCH,
         )
         self.tracker.supervised_tokens = setup.supervised_tokens
-        self.choices = CudaChoices(gpu, flash=setup.attention == "flash_attention_2", on_copy=self._copied)
+        self.choices = CudaChoices(
+            gpu,
+            flash=setup.attention == "flash_attention_2",
+            fused_dropout=not as_in_2022,
+            on_copy=self._copied,
+        )
+        self.as_in_2022 = as_in_2022
         self.held: Any = None
 
     def run(self) -> None:
@@ -112,9 +136,14 @@ class _Simulation:
             meta_model.load_weights(self.model, tracker, quantize=setup.method == "qlora", setup=setup)
             self._prepare()
             optimizer = make_optimizer(self.model, setup)
-            self.held = run_step(
-                self.model, optimizer, setup, self.config, device="meta", autocast=self.autocast, phase=self.phase
-            )
+            for step in range(3 if self.as_in_2022 else 1):
+                if step:
+                    self.held = None
+                    optimizer.zero_grad(set_to_none=False)
+                self.held = run_step(
+                    self.model, optimizer, setup, self.config, device="meta", autocast=self.autocast,
+                    phase=self.phase, batch_of=self.batch_of, most_micro_batches=2,  # all later ones are like the second
+                )  # fmt: skip
             for state in optimizers.states(optimizer):
                 if state.device.type == "meta" and tracker.is_known(state):
                     tracker.see(state, "optimizer_state")

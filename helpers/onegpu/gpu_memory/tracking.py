@@ -182,7 +182,12 @@ class StorageTracker(TorchDispatchMode):
     def _by_shape(self, tensor: torch.Tensor, func: Any) -> str | None:
         if func is not None and "dequantize" in func._opname:
             return "dequantized"
-        if self.vocab_size and tensor.ndim and tensor.shape[-1] == self.vocab_size and tensor.is_floating_point():
+        if (
+            self.vocab_size
+            and tensor.ndim
+            and tensor.shape[-1] == self.vocab_size
+            and tensor.is_floating_point()
+        ):
             return "logits_and_loss"
         return None
 
@@ -199,6 +204,28 @@ class StorageTracker(TorchDispatchMode):
         if old.shape != new.shape or old.dtype != new.dtype or not old.is_contiguous():
             return False
         return _counts(old) <= self._alone
+
+
+class NoTracker:
+    """Stands where a tracker would, and notes nothing."""
+
+    def __init__(self, device_type: str):
+        self.device_type = device_type
+
+    def see(self, tensor: torch.Tensor, category: str | None = None) -> None:
+        """Note nothing."""
+
+    def set_scope(self, category: str | None) -> None:
+        """Note nothing."""
+
+    def is_known(self, tensor: torch.Tensor) -> bool:
+        """No tensor is."""
+        return False
+
+    @contextmanager
+    def scope(self, category: str | None) -> Iterator[None]:
+        """Note nothing."""
+        yield
 
 
 def _counts(tensor: torch.Tensor) -> tuple[int, int]:

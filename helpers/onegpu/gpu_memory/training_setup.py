@@ -27,7 +27,13 @@ OPTIMIZERS = (
 ATTENTIONS = (None, "eager", "sdpa", "flash_attention_2")
 LOOPS = ("plain", "trainer", "onegpu")
 LOGITS = ("all", "supervised")
-LORA_DEFAULTS = {"lora_r": 8, "lora_alpha": 16, "lora_dropout": 0.0, "lora_target_modules": None, "lora_dtype": "fp32"}
+LORA_DEFAULTS = {
+    "lora_r": 8,
+    "lora_alpha": 16,
+    "lora_dropout": 0.0,
+    "lora_target_modules": None,
+    "lora_dtype": "fp32",
+}
 
 
 @dataclass(frozen=True)
@@ -126,19 +132,25 @@ class TrainingSetup:
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ValueError(f"{name} is {value!r}, expected a whole number of at least 1")
         if self.loop == "trainer" and self.logits == "supervised":
-            raise ValueError("logits='supervised' is our own trainer's: use loop='onegpu', not loop='trainer'")
+            raise ValueError(
+                "logits='supervised' is our own trainer's: use loop='onegpu', not loop='trainer'"
+            )
         if self.mixed_precision not in (None, "fp16", "bf16"):
             raise ValueError(f"mixed_precision is {self.mixed_precision!r}, expected None, 'fp16' or 'bf16'")
         if self.mixed_precision and self.gpu.is_cpu:
             raise ValueError("mixed_precision is for a GPU; on the CPU this course trains in fp32")
         if not 0 < self.supervised_fraction <= 1:
-            raise ValueError(f"supervised_fraction is {self.supervised_fraction}, expected more than 0 and at most 1")
+            raise ValueError(
+                f"supervised_fraction is {self.supervised_fraction}, expected more than 0 and at most 1"
+            )
         if not 0 <= self.lora_dropout < 1:
             raise ValueError(f"lora_dropout is {self.lora_dropout}, expected at least 0 and less than 1")
         if self.method == "full":
             given = [name for name, default in LORA_DEFAULTS.items() if getattr(self, name) != default]
             if given:
-                raise ValueError(f"method='full' has no adapters, but {', '.join(given)} was given: use 'lora' or 'qlora'")
+                raise ValueError(
+                    f"method='full' has no adapters, but {', '.join(given)} was given: use 'lora' or 'qlora'"
+                )
             if self.mixed_precision == "fp16" and self.dtype == "fp16":
                 raise ValueError(
                     "mixed_precision='fp16' needs fp32 trainable weights: with fp16 ones the gradient scaler refuses "
@@ -150,10 +162,14 @@ class TrainingSetup:
                 "(transformers#23165). Use lora_dtype='fp32'"
             )
         if self.optimizer.startswith("paged") and self.gpu.is_cpu:
-            raise ValueError(f"optimizer={self.optimizer!r} pages states by CUDA's unified memory: not on a CPU")
+            raise ValueError(
+                f"optimizer={self.optimizer!r} pages states by CUDA's unified memory: not on a CPU"
+            )
         if self.attention == "flash_attention_2":
             if self.gpu.is_cpu or self.gpu.compute_capability < (8, 0):
-                raise ValueError(f"flash_attention_2 needs compute capability 8.0, the {self.gpu.name} hasn't: use 'sdpa'")
+                raise ValueError(
+                    f"flash_attention_2 needs compute capability 8.0, the {self.gpu.name} hasn't: use 'sdpa'"
+                )
             if self.dtype == "fp32" and self.mixed_precision is None:
                 raise ValueError("flash_attention_2 computes in 16 bits only: use dtype='bf16', or 'sdpa'")
 
@@ -209,7 +225,9 @@ class TrainingSetup:
         from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
 
         if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
-            raise ValueError(f"transformers has no causal language model of type {config.model_type!r} ({self.name})")
+            raise ValueError(
+                f"transformers has no causal language model of type {config.model_type!r} ({self.name})"
+            )
         text = config.get_text_config()
         positions = getattr(text, "max_position_embeddings", None)
         if positions is not None and self.sequence_length > positions:
@@ -233,7 +251,9 @@ class TrainingSetup:
         return replace(self, **changes)
 
     def __str__(self) -> str:
-        parts = [f"{self.name}, {self.method}, {self.batch_size} x {self.sequence_length} tokens, {self.dtype}"]
+        parts = [
+            f"{self.name}, {self.method}, {self.batch_size} x {self.sequence_length} tokens, {self.dtype}"
+        ]
         if self.mixed_precision:
             parts.append(f"{self.mixed_precision} autocast")
         parts.append(self.optimizer)
@@ -267,7 +287,9 @@ def make_setup(model: Any = None, /, setup: TrainingSetup | None = None, **setti
     known = {f.name for f in fields(TrainingSetup)}
     unknown = set(settings) - known
     if unknown:
-        raise ValueError(f"unknown settings {', '.join(sorted(unknown))}: expected some of {', '.join(sorted(known))}")
+        raise ValueError(
+            f"unknown settings {', '.join(sorted(unknown))}: expected some of {', '.join(sorted(known))}"
+        )
     if isinstance(model, TrainingSetup):
         setup, model = model, None
     if setup is not None:
@@ -283,8 +305,10 @@ def _one_of(name: str, value: Any, allowed: tuple) -> None:
 
 
 def _config(model: Any) -> PretrainedConfig:
-    from onegpu.models import CatalogueEntry, find
     from transformers import AutoConfig, PretrainedConfig
+
+    from onegpu.models import CatalogueEntry, find
+    from onegpu.runtime import hub_reachable
 
     if isinstance(model, PretrainedConfig):
         return model
@@ -292,7 +316,9 @@ def _config(model: Any) -> PretrainedConfig:
     if isinstance(found, CatalogueEntry):
         return found.config()
     try:
-        return AutoConfig.from_pretrained(found, trust_remote_code=False)
+        # A hub that doesn't answer must cost seconds, not minutes.
+        offline = isinstance(found, str) and not hub_reachable(3.0)[0]
+        return AutoConfig.from_pretrained(found, trust_remote_code=False, local_files_only=offline)
     except OSError as error:
         raise ValueError(
             f"the configuration of {model!r} can't be had: it is no catalogue name, and reading it failed "

@@ -47,7 +47,16 @@ def _ids(shape: tuple[int, int], vocabulary: int, device: torch.device | str) ->
 
 
 def run_step(
-    model: nn.Module, optimizer: Any, setup: TrainingSetup, config: Any, *, device: Any, autocast: Any, phase: Phase
+    model: nn.Module,
+    optimizer: Any,
+    setup: TrainingSetup,
+    config: Any,
+    *,
+    device: Any,
+    autocast: Any,
+    phase: Phase,
+    batch_of: Callable[..., dict[str, Any]] | None = None,
+    most_micro_batches: int | None = None,
 ) -> Any:
     """Run one optimizer step, saying where each phase begins; return what the loop's variables still hold.
 
@@ -61,12 +70,17 @@ def run_step(
         A function that returns a context manager, entered around each forward pass.
     phase
         Called with "forward", "backward", "after_backward", "step", "after_step"; micro-batches repeat the first two.
+    batch_of
+        Makes a micro-batch in place of `make_batch`.
+    most_micro_batches
+        Run at most so many of them.
     """
     outputs = loss = batch = None
     forward = partial(_forward, model, setup, autocast)
-    for _ in range(setup.gradient_accumulation_steps):
+    micro_batches = setup.gradient_accumulation_steps
+    for _ in range(min(micro_batches, most_micro_batches or micro_batches)):
         phase("forward")
-        batch = make_batch(setup, config, device)
+        batch = (batch_of or make_batch)(setup, config, device)
         if setup.loop == "plain":
             outputs = forward(batch)
             loss = outputs.loss / setup.gradient_accumulation_steps

@@ -1,0 +1,93 @@
+"""The formulas: against the built models, and against the simulation."""
+
+import pytest
+from onegpu.gpu_memory import KEEPS, closed_form, simulated
+from onegpu.gpu_memory.architecture import architecture
+from onegpu.models import CATALOGUE, config
+
+KNOWN = [name for name, entry in CATALOGUE.items() if not entry.model_type.startswith("gemma")]
+GIB = 2**30
+SEVEN = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_the_shapes_by_formula_hold_every_parameter(name):
+    assert architecture(config(name)).parameters == CATALOGUE[name].parameters
+
+
+CASES = [
+    ("polyglot-ko-1.3b", {"batch_size": 16, "sequence_length": 256}),
+    ("polyglot-ko-1.3b", {"batch_size": 16, "sequence_length": 256, "gradient_checkpointing": True}),
+    ("polyglot-ko-1.3b", {"batch_size": 16, "sequence_length": 256, "method": "lora", "lora_dropout": 0.05}),
+    ("polyglot-ko-1.3b", {"batch_size": 16, "sequence_length": 256, "method": "qlora", "gradient_checkpointing": True}),
+    ("llama-2-7b", {"sequence_length": 1024, "gpu": "A100"}),
+    ("llama-2-7b", {"sequence_length": 1024, "gpu": "A100", "gradient_checkpointing": True, "optimizer": "adamw_8bit"}),
+    ("llama-2-7b", {"sequence_length": 1024, "gpu": "A100", "gradient_checkpointing": True, "loop": "trainer",
+                    "dtype": "fp32", "mixed_precision": "bf16"}),
+    ("llama-3-8b", {"sequence_length": 2048, "gpu": "A100", "method": "lora", "lora_target_modules": SEVEN[:4]}),
+    ("llama-3-8b", {"sequence_length": 2048, "gpu": "A100", "method": "lora", "lora_target_modules": SEVEN,
+                    "loop": "trainer", "mixed_precision": "bf16", "lora_r": 16}),
+    ("llama-3-8b", {"sequence_length": 2048, "gpu": "L4", "method": "qlora", "lora_target_modules": "all-linear",
+                    "loop": "trainer", "mixed_precision": "bf16", "lora_dropout": 0.1, "gradient_checkpointing": True}),
+    ("llama-2-7b", {"batch_size": 4, "sequence_length": 1024, "method": "qlora", "gradient_checkpointing": True}),
+    ("qwen2.5-1.5b", {"batch_size": 4, "method": "qlora", "logits": "supervised", "lora_target_modules": "all-linear"}),
+    ("qwen3-0.6b", {"batch_size": 2, "gpu": "L4"}),
+    ("gpt2", {"batch_size": 8, "attention": "eager"}),
+    ("gpt2", {"batch_size": 8, "gpu": "cpu", "optimizer": "adamw_single"}),
+    ("smollm2-135m", {"batch_size": 4, "gpu": "cpu", "method": "qlora"}),
+    ("smollm2-135m", {"batch_size": 4, "gpu": "cpu", "method": "qlora", "logits": "supervised"}),
+    ("smollm2-135m", {"batch_size": 4, "gpu": "cpu", "gradient_accumulation_steps": 4}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("model", "settings"), CASES, ids=lambda v: v if isinstance(v, str) else "-".join(map(str, v.values()))
+)
+def test_formula_and_simulation_agree(model, settings):
+    simulation, formula = simulated(model, **settings), closed_form(model, **settings)
+    for moment in ("loaded", "after_backward", "in_step", "after_step"):
+        assert formula[moment].allocated_bytes == pytest.approx(
+            simulation[moment].allocated_bytes, rel=2e-3
+        ), moment
+    assert formula["after_forward"].allocated_bytes == pytest.approx(
+        simulation["after_forward"].allocated_bytes, rel=1e-2
+    )
+    assert formula.peak_bytes == pytest.approx(simulation.peak_bytes, rel=1e-2)
+
+
+def test_every_term_shows_its_formula_its_reason_and_its_bytes():
+    found = closed_form("llama-2-7b", method="qlora", sequence_length=512)
+    for term in found.terms:
+        assert term.bytes > 0
+        assert len(term.reason.split()) > 1
+        assert term.formula
+    weights = sum(t.bytes for t in found.terms if t.category == "weights")
+    assert weights == found["loaded"].by_category["weights"]
+    assert str(found.terms[0]).startswith("weights: n / 2 = 6,476,005,376 / 2 = 3.016 GiB")
+
+
+def test_older_transformers_are_known_for_gpt_neox_in_a_plain_loop_only():
+    with pytest.raises(ValueError, match="known for gpt_neox in a plain loop, not for llama"):
+        closed_form("llama-2-7b", keeps="4.40")
+    with pytest.raises(ValueError, match="use keeps='installed'"):
+        closed_form("polyglot-ko-1.3b", keeps="4.46", loop="trainer")
+
+
+def test_the_versions_differ_by_what_they_keep():
+    after = {
+        k: closed_form("polyglot-ko-1.3b", batch_size=16, sequence_length=256, keeps=k)["after_step"]
+        for k in KEEPS
+    }
+    assert {k: round(m.allocated_bytes / GIB, 2) for k, m in after.items()} == {
+        "installed": 10.92,
+        "4.46": 11.77,
+        "4.40": 12.16,
+    }
+    assert (
+        after["4.40"].by_category["buffers"] > 100 * 2**20 > after["4.46"].by_category["buffers"] > 90 * 2**20
+    )
+
+
+def test_an_unknown_family_is_sent_to_the_simulation():
+    with pytest.raises(ValueError, match=r"not gemma3_text: use simulated\(\)"):
+        closed_form("gemma-3-270m")

@@ -1,0 +1,165 @@
+"""Verdicts, the largest batch, the report, and how results print."""
+
+import json
+
+import pytest
+from onegpu.gpu_memory import (
+    CATEGORIES,
+    MemoryBreakdown,
+    Moment,
+    Peak,
+    closed_form,
+    compare,
+    fits,
+    judge,
+    largest_batch,
+    make_setup,
+    other_estimates,
+    report,
+    simulated,
+)
+
+GIB = 2**30
+
+
+def breakdown(peak, reserved, gpu="T4"):
+    moment = Moment("after_step", peak, peak, {"weights": peak}, reserved)
+    setup = make_setup("smollm2-135m", gpu=gpu)
+    return MemoryBreakdown(
+        "made up", setup, (moment,), Peak(peak, "here", {"weights": peak}), {}, reserved_bytes=reserved
+    )
+
+
+@pytest.mark.parametrize(("peak", "reserved", "verdict"), [
+    (10.0, 11.0, "fits"),
+    (14.0, 14.5, "tight"),  # the context may take it over
+    (14.6, 14.7, "does not fit"),
+])  # fmt: skip
+def test_the_context_and_fragmentation_decide_between_fits_and_tight(peak, reserved, verdict):
+    found = judge(breakdown(int(peak * GIB), int(reserved * GIB)))
+    assert found.verdict == verdict
+    assert bool(found) == (verdict == "fits")
+
+
+def test_a_16_bit_8b_model_does_not_fit_a_t4():
+    found = fits("llama-3-8b", "T4", method="lora", sequence_length=64)
+    assert found.verdict == "does not fit"
+    assert "of 14.75 GiB" in str(found)
+
+
+def test_whether_it_fits_is_not_asked_of_a_cpu():
+    with pytest.raises(ValueError, match="asked of a card"):
+        fits("smollm2-135m", "cpu")
+
+
+@pytest.mark.parametrize("settings", [
+    {"method": "full", "sequence_length": 512},
+    {"method": "qlora", "sequence_length": 1024, "gradient_checkpointing": True},
+])  # fmt: skip
+def test_the_largest_batch_fits_and_the_next_does_not(settings):
+    found = largest_batch("smollm2-360m", "T4", **settings)
+    assert found.fit
+    assert not found.next_fit
+    assert (
+        found.fit.breakdown.setup.batch_size
+        == found.batch_size
+        == found.next_fit.breakdown.setup.batch_size - 1
+    )
+
+
+def test_no_batch_fits_where_one_row_does_not():
+    found = largest_batch("llama-3-8b", "T4", method="full", sequence_length=64)
+    assert (found.batch_size, found.fit) == (0, None)
+    assert str(found).startswith("no batch fits on T4")
+
+
+def test_the_report_has_both_ways_in_whole_bytes():
+    found = json.loads(
+        json.dumps(report("smollm2-135m", "t4", method="qlora", batch_size=4, sequence_length=64).to_json())
+    )
+    for way in ("simulated", "closed_form"):
+        assert (
+            set(found[way]["allocated_bytes"])
+            == set(found[way]["peak_bytes"])
+            == set(found[way]["by_category"])
+        )
+        for moment, size in found[way]["allocated_bytes"].items():
+            assert isinstance(size, int)
+            assert sum(found[way]["by_category"][moment].values()) == size
+        assert sum(found[way]["peak"]["by_category"].values()) == found[way]["peak"]["bytes"]
+        assert found[way]["versions"]["transformers"]
+    assert found["verdict"] == "fits"
+    assert found["settings"]["gpu"] == "T4"
+
+
+def test_the_report_says_why_there_is_no_formula():
+    found = report("gemma-3-270m", "L4", sequence_length=64)
+    assert found.closed_form is None
+    assert "no closed form: " in str(found)
+
+
+def test_the_report_offers_a_remedy_where_it_does_not_fit():
+    found = report("llama-2-7b", "T4", method="qlora", batch_size=4, sequence_length=1024)
+    assert not found.fit
+    assert found.alternatives[-1][0] == "gradient checkpointing, our trainer"
+    assert found.alternatives[-1][1]
+
+
+def test_categories_that_do_not_add_up_are_refused():
+    with pytest.raises(ValueError, match="add up to 2 bytes, expected 3"):
+        Moment("loaded", 3, 3, {"weights": 2})
+    with pytest.raises(ValueError, match="unknown categories"):
+        Moment("loaded", 3, 3, {"wights": 3})
+
+
+def test_the_table_shows_moments_peak_context_and_versions():
+    found = simulated("smollm2-135m", sequence_length=64)
+    text = str(found)
+    for word in (
+        *[CATEGORIES[c] for c in found.peak.by_category],
+        "after step",
+        "reserved",
+        "nvidia-smi would show",
+        "transformers 5",
+    ):
+        assert word in text
+    assert "<th scope='row'>weights</th>" in found._repr_html_()
+
+
+def test_compare_prints_the_ratio_to_the_first():
+    a, b = (way("smollm2-135m", sequence_length=64) for way in (simulated, closed_form))
+    last = compare([a, b]).splitlines()[-1].split()
+    assert last[0] == "ratio"
+    assert float(last[2]) == pytest.approx(
+        b["after_step"].allocated_bytes / a["after_step"].allocated_bytes, abs=1e-4
+    )
+
+
+def test_the_timeline_starts_low_ends_at_the_second_step_and_has_the_peak():
+    found = simulated("smollm2-135m", sequence_length=64)
+    line = found.timeline
+    assert max(line.allocated_bytes) == found.peak_bytes
+    assert line.allocated_bytes[-1] == found["second_step"].allocated_bytes
+    assert list(line.positions) == sorted(line.positions)
+    assert [name for _, name in line.marks][:4] == ["load", "forward", "backward", "after_backward"]
+    assert line.phase_at(0) == "load"
+
+
+# accelerate#2512: with no activation term the batch size means nothing
+def test_other_estimators_answer_as_published():
+    small, large = (
+        {e.name: round(e.bytes / GIB, 1) for e in other_estimates("polyglot-ko-1.3b", batch_size=n, sequence_length=256, dtype="fp16")}
+        for n in (4, 16)
+    )  # fmt: skip
+    assert small == {
+        "accelerate estimate-memory": 9.5,
+        "HF train_memory formula": 12.2,
+        "EleutherAI cookbook": 24.4,
+    }
+    assert large == {
+        "accelerate estimate-memory": 9.5,
+        "HF train_memory formula": 26.3,
+        "EleutherAI cookbook": 30.6,
+    }
+    with pytest.raises(ValueError, match="none of these estimators knows"):
+        other_estimates("polyglot-ko-1.3b", method="qlora")

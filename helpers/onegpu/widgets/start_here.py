@@ -12,10 +12,9 @@ def weights_explorer() -> None:
 
     def draw(billions: int) -> tuple:
         parameters = billions * 10**9
-        fits = [bits for bits in (32, 16, 8, 4) if weights_bytes(parameters, bits) <= T4_BYTES]
-        which = (
-            f"fit in {' and '.join(map(str, fits))} bits" if fits else "fit in none of the four precisions"
-        )
+        fits = [str(bits) for bits in (32, 16, 8, 4) if weights_bytes(parameters, bits) <= T4_BYTES]
+        listed = " and ".join([*filter(None, [", ".join(fits[:-1])]), *fits[-1:]])
+        which = f"fit in {listed} bits" if fits else "fit in none of the four precisions"
         size = weights_bytes(parameters, 16) / GIB
         return weights(parameters), (
             f"The weights of {billions} billion parameters take {size:.2f} GiB in 16 bits; on a T4 they {which}."

@@ -79,7 +79,7 @@ class FinetuneConfig:
     packing: bool = True
     per_device_train_batch_size: int = 1
     gradient_accumulation_steps: int = 1
-    num_train_epochs: float = 1.25
+    num_train_epochs: float = 1.0
     max_steps: int = -1
     learning_rate: float = 2e-3
     lr_scheduler_type: str = "cosine"
@@ -164,7 +164,7 @@ CPU_SETTINGS = {
     "model": "smollm2-135m",
     "max_length": 256,
     "max_steps": 16,
-    "eval_rows": 6,
+    "eval_rows": 4,
     "max_new_tokens": 64,
 }
 """A sample of the task that two CPU cores train in half a minute: what the lesson takes without a GPU."""

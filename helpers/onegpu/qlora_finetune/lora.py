@@ -49,10 +49,9 @@ class LoraLinear(torch.autograd.Function):
 def _fused_forward(self, x, *args, **kwargs):
     name = self.active_adapters[0] if len(self.active_adapters) == 1 else None
     plain = (
-        self.training
-        and name in self.lora_A
+        name in self.lora_A
         and not (args or kwargs or self.merged or self.disable_adapters or self.lora_variant)
-        and isinstance(self.lora_dropout[name], torch.nn.Identity)
+        and (isinstance(self.lora_dropout[name], torch.nn.Identity) or not self.training)
     )
     if not plain:
         return type(self).forward(self, x, *args, **kwargs)
@@ -69,8 +68,7 @@ def _fused_forward(self, x, *args, **kwargs):
 def fuse_lora(model: torch.nn.Module) -> int:
     """Let every 4-bit LoRA layer of a peft model train through ``LoraLinear``; return how many were changed.
 
-    Layers that need more than plain LoRA (dropout, several adapters, DoRA, merged weights) and evaluation keep peft's
-    own forward.
+    Layers that need more than plain LoRA (dropout, several adapters, DoRA, merged weights) keep peft's own forward.
     """
     from peft.tuners.lora.bnb import Linear4bit
 

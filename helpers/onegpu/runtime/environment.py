@@ -28,6 +28,10 @@ _HARMLESS = (
     ("bitsandbytes.backends.cpu.ops", "Failed to load CPU gemm_4bit_forward from kernels-community"),
     # LLM.int8 rounds its inputs by way of fp16, and says so once per layer and call.
     ("bitsandbytes.autograd._functions", "MatMul8bitLt: inputs will be cast from"),
+    # Checkpoints saved within a second of each other; the numbers in their names order them as well.
+    ("transformers.trainer_utils", "mtime may not be reliable on this filesystem"),
+    # Said by `model.dequantize()` about what it was called for.
+    ("transformers.integrations.bitsandbytes", "The modules are dequantized in"),
 )
 
 

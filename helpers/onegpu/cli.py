@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
@@ -24,7 +24,7 @@ app = typer.Typer(
     "--debug, anywhere, shows the stack trace of an error.",
 )
 
-JsonFile = Annotated[Optional[Path], typer.Option("--json", help="Write the report as JSON to this file.")]  # noqa: UP045
+JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the report as JSON to this file.")]
 
 
 def main() -> None:
@@ -135,7 +135,7 @@ def tokens(
     model: Annotated[
         str, typer.Option(help="Whose tokenizer to use, where the rows are text.")
     ] = "smollm2-135m",
-    max_length: Annotated[Optional[int], typer.Option(help="Tokens of a packed row.")] = None,  # noqa: UP045
+    max_length: Annotated[int | None, typer.Option(help="Tokens of a packed row.")] = None,
     batch_size: Annotated[int, typer.Option(help="per_device_train_batch_size")] = 1,
     accumulation: Annotated[int, typer.Option(help="gradient_accumulation_steps")] = 1,
     world_size: Annotated[int, typer.Option(help="Devices, or Ray workers.")] = 1,
@@ -159,9 +159,7 @@ def tokens(
 @app.command()
 def grade(
     folder: Annotated[Path, typer.Argument(help="A notebook or a folder for each student.")],
-    csv: Annotated[
-        Optional[Path], typer.Option(help="Write student, exercise and status to this file.")
-    ] = None,  # noqa: UP045
+    csv: Annotated[Path | None, typer.Option(help="Write student, exercise and status to this file.")] = None,
 ) -> None:
     """Run a class's labs and print who has what right. It runs their code: use a machine that may be thrown away."""
     from onegpu.grading import grade as collect

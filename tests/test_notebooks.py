@@ -237,6 +237,21 @@ def test_build_puts_the_setup_cell_back_and_keeps_outputs(repo):
     assert cell_with(solution, '"0.1"').outputs
 
 
+def test_build_formats_code_without_making_outputs_stale(repo):
+    path = repo / "solutions" / NAME
+    change(path, lambda nb: nb.cells.append(nbformat.v4.new_code_cell("x = {  'a':1 }", execution_count=5)))
+    change(path, lambda nb: nb.metadata.update(onegpu={"executed": digest(nb)}))
+    build(repo)
+    assert read(path).cells[-1].source == 'x = {"a": 1}'
+    assert check(repo).ok, check(repo)
+
+
+def test_build_does_not_stamp_outputs_that_are_stale(repo):
+    change(repo / "solutions" / NAME, edit_output)
+    build(repo)
+    assert any("changed since it was executed" in p for p in check(repo).problems)
+
+
 # Text -------------------------------------------------------------------------------------------------------------------
 
 words = st.text(st.characters(codec="utf-8", exclude_categories=["C"]), min_size=1).filter(

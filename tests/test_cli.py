@@ -139,3 +139,23 @@ def test_tokens_of_a_column_that_is_not_there_names_those_that_are(monkeypatch, 
     status, _, err = call(monkeypatch, capsys, "tokens", str(tmp_path / "rows.parquet"))
     assert status == 1
     assert "found columns ids" in err
+
+
+def test_memory_says_what_fits_and_gives_bytes(monkeypatch, capsys):
+    line = ("memory", "smollm2-135m", "--method", "qlora", "--batch-size", "2", "--length", "128", "--gpu", "t4")
+    status, out, _ = call(monkeypatch, capsys, *line)
+    assert status == 0
+    assert "fits on T4" in out
+    status, out, _ = call(monkeypatch, capsys, *line, "--json")
+    found = json.loads(out)
+    assert found["verdict"] == "fits"
+    for way in ("simulated", "closed_form"):
+        assert found[way]["allocated_bytes"]["loaded"] > 10**8
+        assert found[way]["peak_bytes"]
+
+
+def test_memory_of_an_unknown_model_or_card_says_what_there_is(monkeypatch, capsys):
+    status, _, err = call(monkeypatch, capsys, "memory", "smollm2-136m")
+    assert (status, "smollm2-135m" in err) == (1, True)
+    status, _, err = call(monkeypatch, capsys, "memory", "smollm2-135m", "--gpu", "t5")
+    assert (status, "T4" in err) == (1, True)

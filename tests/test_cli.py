@@ -142,7 +142,18 @@ def test_tokens_of_a_column_that_is_not_there_names_those_that_are(monkeypatch, 
 
 
 def test_memory_says_what_fits_and_gives_bytes(monkeypatch, capsys):
-    line = ("memory", "smollm2-135m", "--method", "qlora", "--batch-size", "2", "--length", "128", "--gpu", "t4")
+    line = (
+        "memory",
+        "smollm2-135m",
+        "--method",
+        "qlora",
+        "--batch-size",
+        "2",
+        "--length",
+        "128",
+        "--gpu",
+        "t4",
+    )
     status, out, _ = call(monkeypatch, capsys, *line)
     assert status == 0
     assert "fits on T4" in out

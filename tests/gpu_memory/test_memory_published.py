@@ -121,6 +121,7 @@ def labelled_rows(setup, config, device):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("batch_size", "micro_batches", "checkpointing", "published"),
     [(4, 1, False, 14_949), (1, 4, False, 8_681), (1, 4, True, 6_775)],

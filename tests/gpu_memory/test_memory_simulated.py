@@ -317,8 +317,8 @@ print(time.perf_counter() - start)
 start = time.perf_counter()
 simulated("polyglot-ko-1.3b", batch_size=16, sequence_length=256, dtype="fp16", gpu="T4")
 print(time.perf_counter() - start)
-import resource
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+from onegpu.runtime import peak_memory_bytes
+print(peak_memory_bytes())
 """
 
 

@@ -191,6 +191,24 @@ def test_null_labels_are_neither_supervised_nor_masked():
     assert (counts.supervised_tokens, counts.masked_tokens, counts.null_labels) == (1, 1, 1)
 
 
+def test_mask_behind_a_null_label_does_not_count():
+    flat = pa.array(np.array([-100, -100, 3, -100]), mask=np.array([False, True, False, True]))
+    assert np.frombuffer(flat.buffers()[1], np.int64).tolist() == [-100, -100, 3, -100]
+    table = pa.table({"labels": pa.ListArray.from_arrays([0, 2, 4], flat)})
+    counts = count_tokens(table, column="labels")
+    assert (counts.supervised_tokens, counts.masked_tokens, counts.null_labels) == (1, 1, 2)
+    assert count_tokens(datasets.Dataset(table).select([1, 1]), column="labels").masked_tokens == 0
+
+
+def test_many_rows_of_few_and_of_many_tokens_are_all_in_the_histogram():
+    n = np.random.default_rng(0).integers(0, 3, 200_000)
+    n[70_000] = 2_000_000
+    offsets = np.r_[0, n.cumsum()].astype(np.int32)
+    table = pa.table({"input_ids": pa.ListArray.from_arrays(offsets, np.zeros(offsets[-1], np.int8))})
+    counts = count_tokens(table, labels=None)
+    assert counts.lengths == {int(k): int((n == k).sum()) for k in (0, 1, 2, 2_000_000)}
+
+
 @pytest.mark.parametrize("column", [[], [None, None]])
 def test_column_without_a_type_holds_no_tokens(column):
     table = pa.table({"input_ids": pa.array(column), "labels": pa.array(column)})

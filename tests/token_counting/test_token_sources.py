@@ -177,6 +177,14 @@ def test_stale_length_column_is_refused(
             count_tokens(source, length_column="length")
 
 
+def test_null_row_may_have_a_null_length(tmp_path):
+    table = pa.table({"input_ids": [[1, 2], None, []], "length": [2, None, 0]})
+    pq.write_table(table, tmp_path / "rows.parquet")
+    for source in (table, tmp_path / "rows.parquet"):
+        counts = count_tokens(source, labels=None, length_column="length")
+        assert (counts.tokens, counts.null_rows, counts.empty_rows) == (2, 1, 1)
+
+
 def test_stale_row_that_a_selection_leaves_out_does_not_matter():
     dataset = datasets.Dataset(lengths_column(30, 1, 0, 2))
     assert count_tokens(dataset.select([3, 1]), length_column="length").tokens == 3

@@ -56,9 +56,7 @@ class Fit:
         low, high = (format_bytes(n, "GiB") for n in self.needed_bytes)
         total = format_bytes(self.total_bytes, "GiB")
         gpu = self.breakdown.setup.gpu.name
-        return (
-            f"{self.verdict} on {gpu}: needs {low} to {high} of {total}, peak in {self.breakdown.peak.where}"
-        )
+        return f"{self.verdict} on {gpu}: needs {low} to {high} of {total}"
 
 
 def fits(model: Any, gpu: str | Gpu = "T4", **settings: Any) -> Fit:
@@ -105,7 +103,7 @@ class LargestBatch:
         gpu = self.next_fit.breakdown.setup.gpu.name
         if self.fit is None:
             return f"no batch fits on {gpu}: {self.next_fit}"
-        return f"batch {self.batch_size} {self.fit}; batch {self.batch_size + 1} {self.next_fit}"
+        return f"batch {self.batch_size} {self.fit}\nbatch {self.batch_size + 1} {self.next_fit}"
 
 
 def largest_batch(model: Any, gpu: str | Gpu = "T4", *, limit: int = 4096, **settings: Any) -> LargestBatch:

@@ -79,7 +79,7 @@ def _accelerate(setup: Any, config: Any) -> OtherEstimate:
         "accelerate estimate-memory",
         "accelerate.commands.estimate, 'Training using Adam'",
         max(estimate_training_usage(fp32, precision).values()),
-        "the output head, activations, batch and length, logits, temporaries",
+        "head, activations, batch and length",
     )
 
 
@@ -92,7 +92,7 @@ def _train_memory(setup: Any, parameters: int) -> OtherEstimate:
         "HF train_memory formula",
         "huggingface.co/blog/train_memory",
         3 * state + largest,
-        "logits and their fp32 copies, attention kernel, KV cache, what overlaps in time",
+        "logits, attention kernel, what overlaps in time",
     )
 
 
@@ -104,7 +104,7 @@ def _cookbook(setup: Any, config: Any, parameters: int) -> OtherEstimate:
         "EleutherAI cookbook",
         "github.com/EleutherAI/cookbook, calc_transformer_mem.py",
         18 * parameters + layer * text.num_hidden_layers,
-        "that this run has no fp32 copies (it counts 18 bytes a parameter), logits, KV cache, fused attention",
+        "logits, KV cache; assumes fp32 copies",
     )
 
 

@@ -37,6 +37,10 @@ _OPERATIONS = {
     "addmm": "a matrix product",
     "bmm": "a batched matrix product",
     "nll_loss_forward": "the loss",
+    "mul": "a product, number by number",
+    "add": "a sum, number by number",
+    "cat": "a concatenation",
+    "linear": "a matrix product",
     "embedding_dense_backward": "the embedding's gradient",
 }
 

@@ -255,7 +255,7 @@ def library_versions() -> dict[str, str]:
     from onegpu.runtime import versions
 
     found = versions()
-    return {name: found[name] for name in _LIBRARIES if name in found}
+    return {name: found[name].partition("+")[0] for name in _LIBRARIES if name in found}
 
 
 def notes(setup: TrainingSetup) -> tuple[str, ...]:

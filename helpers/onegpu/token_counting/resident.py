@@ -15,12 +15,16 @@ from __future__ import annotations
 import bisect
 import ctypes
 import mmap
+import re
 import sys
 import threading
 from functools import cache
 from pathlib import Path
 
 _DONTNEED = 4
+_READ_ONLY_FILE = re.compile(rb"^([0-9a-f]+)-([0-9a-f]+) r--. [0-9a-f]+ \S+ [1-9]\d* ", re.MULTILINE)
+"""A line of /proc/self/maps: addresses, permissions, offset, device and inode (0 where there is no file)."""
+
 WINDOW_BYTES = 12 * 2**20
 """How much may be read before pages are given back."""
 
@@ -47,13 +51,11 @@ class Pages:
         self._touched: list[tuple[int, int]] = []
         self._n_bytes = 0
 
-    def read(self, low: int, high: int, n_bytes: int) -> None:
-        """Note that this many bytes were read between two addresses; give back what makes a window together."""
-        if n_bytes == 0:
-            return
+    def read(self, low: int, high: int) -> None:
+        """Note that there was reading between two addresses; give back what makes a window together."""
         with self._lock:
             self._touched.append((low, high))
-            self._n_bytes += n_bytes
+            self._n_bytes += high - low  # gaps too: the kernel maps pages around the touched ones
             if self._n_bytes < WINDOW_BYTES:
                 return
             touched, self._touched, self._n_bytes = self._touched, [], 0
@@ -82,17 +84,11 @@ def _containing(regions: list[tuple[int, int]], address: int) -> tuple[int, int]
 
 def _file_mappings() -> list[tuple[int, int]]:
     """Return (start, end) of the process's read-only mappings of files, in order of address."""
-    regions = []
     try:
-        lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
+        text = Path("/proc/self/maps").read_bytes()
     except OSError:
         return []
-    for line in lines:
-        span, permissions, _, _, inode, *_ = line.split(maxsplit=5)
-        if permissions.startswith("r--") and inode != "0":
-            start, end = (int(x, 16) for x in span.split("-"))
-            regions.append((start, end))
-    return sorted(regions)
+    return sorted((int(start, 16), int(end, 16)) for start, end in _READ_ONLY_FILE.findall(text))
 
 
 @cache

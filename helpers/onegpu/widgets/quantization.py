@@ -23,15 +23,15 @@ VALUES = 4096
 OUTLIER_AT = 1000
 
 SCHEMES: dict[str, Callable[[torch.Tensor, int], QuantizedTensor]] = {
-    "int8, blocks": quantize_blockwise,
+    "int8": quantize_blockwise,
     "int8, one scale": lambda x, _: quantize_absmax(x),
     "int8, zero point": lambda x, _: quantize_zeropoint(x),
-    "dynamic 8-bit, blocks": quantize_dynamic8,
+    "dynamic 8-bit": quantize_dynamic8,
     "nf4": lambda x, blocksize: quantize_4bit(x, "nf4", blocksize),
     "fp4": lambda x, blocksize: quantize_4bit(x, "fp4", blocksize),
-    "int4, blocks": lambda x, blocksize: quantize_blockwise(x, blocksize, bits=4),
+    "int4": lambda x, blocksize: quantize_blockwise(x, blocksize, bits=4),
 }
-"""What can be chosen; the block size counts where the name says blocks, and for the 4-bit tables."""
+"""What can be chosen; one scale and a zero point are for the whole tensor, whatever the block size."""
 
 
 def draw(block_size: int, outlier: int, scheme: str) -> tuple[Any, str]:
@@ -55,7 +55,8 @@ def draw(block_size: int, outlier: int, scheme: str) -> tuple[Any, str]:
     inside = quantization_error(x[others & block], back[others & block]).mae if q.blocksize > 1 else 0.0
     what = f"One value of {VALUES:,} is {outlier}." if outlier else f"{VALUES:,} normal values."
     how = f"{scheme} in blocks of {q.blocksize:,}" if q.blocksize < VALUES else scheme
-    sentence = f"{what} With {how} the others are off by {error:.3g} on average"
+    whom = "the others" if outlier else "they"
+    sentence = f"{what} With {how} {whom} are off by {error:.3g} on average"
     if outlier and q.blocksize < VALUES:
         sentence += f"; in the outlier's block by {inside:.3g}"
     return plots.quantization.explorer(x, q), f"{sentence}."
@@ -67,6 +68,6 @@ def explorer() -> None:
     explore(
         draw,
         block_size=choice("block size", sizes, 64),
-        outlier=slider("outlier", 0, 0, 200, 5),
+        outlier=slider("outlier", 50, 0, 200, 5),
         scheme=choice("scheme", list(SCHEMES)),
     )

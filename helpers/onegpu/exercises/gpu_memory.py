@@ -1,0 +1,410 @@
+"""Exercises of lab 05: where the gibibytes of a fine-tune go."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from onegpu.exercises.exercise import Case, Exercise, Mistake
+from onegpu.gpu_memory import Timeline, gradient_bytes, optimizer_state_bytes
+
+GIB, MIB = 2**30, 2**20
+POLYGLOT = 1_331_810_304
+LLAMA_2_7B = (6_476_005_376, 262_410_240)  # weights of linear layers, all others
+
+
+def state_bytes(parameters: int, bytes_each: int, optimizer: str) -> int:
+    """Weights, gradients and optimizer state of a full fine-tune."""
+    moments = {"adamw": 2 * bytes_each, "adamw_8bit": 2, "sgd": 0}[optimizer]
+    return parameters * (2 * bytes_each + moments)
+
+
+def nf4_bytes(linear: int, other: int, double: bool) -> int:
+    """A frozen NF4 model: packed linear layers with their scales, the rest in 16 bits."""
+    blocks = -(-linear // 64)
+    scales = blocks + 4 * -(-blocks // 256) if double else 4 * blocks
+    return -(-linear // 2) + scales + 2 * other
+
+
+def live_bytes(model: nn.Module, optimizer: Any) -> tuple[int, int]:
+    """Bytes of the gradients and of the optimizer's state, as they are now."""
+    return gradient_bytes(model), optimizer_state_bytes(optimizer)
+
+
+def activation_bytes(layers: int, tokens: int, hidden: int, layer_bytes: int, checkpointing: bool) -> int:
+    """Most that the forward pass, or a recomputed layer, keeps."""
+    if not checkpointing:
+        return layers * tokens * layer_bytes
+    return layers * tokens * hidden * 2 + tokens * layer_bytes
+
+
+def explain_excess(
+    printed: Sequence[int], predicted: Sequence[int], candidates: Mapping[str, int]
+) -> str | None:
+    """Name the candidate that is the same distance between print and prediction in every run."""
+    for name, size in candidates.items():
+        if all(abs(p - q - size) <= 0.01 * size for p, q in zip(printed, predicted, strict=True)):
+            return name
+    return None
+
+
+def largest_batch(fixed: int, row: int, card: int, context: int) -> int:
+    """Rows that fit beside what doesn't depend on the batch."""
+    return max(0, (card - context - fixed) // row)
+
+
+def read_timeline(timeline: Timeline) -> tuple[int, str, str]:
+    """The highest point: bytes, phase, and the category that is largest there."""
+    total = timeline.allocated_bytes
+    at = total.index(max(total))
+    largest = max(timeline.by_category, key=lambda category: timeline.by_category[category][at])
+    return total[at], timeline.phase_at(timeline.positions[at]), largest
+
+
+def _trained(frozen: bool = False, unused: bool = False, steps: int = 1, kind: str = "adamw") -> tuple:
+    torch.manual_seed(0)
+    layers = [nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 4, bias=False)]
+    model = nn.Sequential(*layers)
+    if frozen:
+        model[0].requires_grad_(False)
+    if unused:
+        model.extra = nn.Linear(4, 4)
+    trainable = [p for p in model.parameters() if p.requires_grad]
+    makers = {"adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}
+    optimizer = makers[kind](trainable, lr=1e-3)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model[2](model[1](model[0](torch.ones(3, 16)))).sum().backward()
+        optimizer.step()
+    return model, optimizer
+
+
+def _line(by_category: Mapping[str, Sequence[int]], marks: Sequence[tuple[int, str]]) -> Timeline:
+    points = len(next(iter(by_category.values())))
+    positions = tuple(10 * i for i in range(points))
+    return Timeline(positions, {c: tuple(n) for c, n in by_category.items()}, tuple(marks))
+
+
+_STEP = _line(
+    {
+        "weights": [4, 4, 4, 4, 4, 4],
+        "activations": [0, 3, 6, 2, 0, 0],
+        "gradients": [0, 0, 0, 3, 4, 4],
+        "optimizer_temporaries": [0, 0, 0, 0, 4, 0],
+    },
+    [(0, "load"), (10, "forward"), (30, "backward"), (40, "step")],
+)
+_LOSS = _line(
+    {"weights": [5, 5, 5, 5], "logits_and_loss": [0, 1, 9, 0], "activations": [0, 4, 4, 1]},
+    [(0, "load"), (10, "forward"), (20, "backward")],
+)
+_TWICE = _line(
+    {"weights": [2, 2, 2, 2], "activations": [0, 7, 1, 7]},
+    [(0, "load"), (10, "forward"), (20, "backward"), (30, "step")],
+)
+# Printed by a public article's script, and predicted for it, in bytes.
+_PREDICTED = (11_240_678_912, 11_705_476_608, 12_633_499_136)
+_COPY, _WEIGHTS = 2_765_357_568, 2_663_620_608
+_CANDIDATES = {
+    "the weights alone": _WEIGHTS,
+    "a second copy of the model": _COPY,
+    "the CUDA context": 400 * MIB,
+}
+
+
+EXERCISES = (
+    Exercise(
+        "5.1",
+        "bytes per parameter",
+        state_bytes,
+        (
+            Case(
+                "AdamW in fp16",
+                (POLYGLOT, 2, "adamw"),
+                "A weight, a gradient, and AdamW's two moments, all in the dtype of the weights: 2 + 2 + 4 bytes.",
+                mistakes=(
+                    Mistake(
+                        2 * POLYGLOT, "Those are the weights alone: each also has a gradient and two moments."
+                    ),
+                    Mistake(
+                        6 * POLYGLOT,
+                        "One part is missing: weight, gradient, and two moments make four numbers.",
+                    ),
+                    Mistake(
+                        12 * POLYGLOT,
+                        "torch.optim.AdamW keeps its moments in the dtype of the weights, not in fp32.",
+                    ),
+                    Mistake(
+                        16 * POLYGLOT, "16 bytes a parameter is fp32: here each number takes bytes_each."
+                    ),
+                ),
+            ),
+            Case("AdamW in fp32", (1000, 4, "adamw"), "The same four numbers of 4 bytes.", expected=16_000),
+            Case(
+                "8-bit AdamW",
+                (1000, 2, "adamw_8bit"),
+                "Its two moments take one byte each, whatever the weights are in; gradients stay as they are.",
+                expected=6000,
+                mistakes=(
+                    Mistake(4000, "The moments are small, not gone: one byte each."),
+                    Mistake(5000, "There are two moments, of one byte each."),
+                    Mistake(8000, "8-bit AdamW keeps one byte a moment, not the dtype of the weights."),
+                ),
+            ),
+            Case(
+                "SGD",
+                (1000, 4, "sgd"),
+                "SGD without momentum remembers nothing: weights and gradients.",
+                expected=8000,
+            ),
+        ),
+    ),
+    Exercise(
+        "5.2",
+        "an NF4 model in bytes",
+        nf4_bytes,
+        (
+            Case(
+                "Llama-2-7b, scales in fp32",
+                (*LLAMA_2_7B, False),
+                "Half a byte a weight, four bytes for each block of 64, and two bytes for every other parameter.",
+                mistakes=(
+                    Mistake(
+                        LLAMA_2_7B[0] // 2 + 2 * LLAMA_2_7B[1],
+                        "The scales are missing: one fp32 number for each 64 weights.",
+                    ),
+                    Mistake(
+                        sum(LLAMA_2_7B) // 2 + 4 * (LLAMA_2_7B[0] // 64),
+                        "Embeddings, head and norms aren't quantized: two bytes each.",
+                    ),
+                    Mistake(
+                        LLAMA_2_7B[0] // 2 + LLAMA_2_7B[0] // 64 + 2 * LLAMA_2_7B[1],
+                        "Without double quantization a scale is fp32: four bytes.",
+                    ),
+                ),
+            ),
+            Case(
+                "double quantization",
+                (*LLAMA_2_7B, True),
+                "A scale takes one byte then, and each 256 scales have one fp32 scale of their own.",
+                mistakes=(
+                    Mistake(
+                        LLAMA_2_7B[0] // 2 + LLAMA_2_7B[0] // 64 + 2 * LLAMA_2_7B[1],
+                        "The 8-bit scales have scales too: 4 bytes for each 256 of them.",
+                    ),
+                    Mistake(
+                        LLAMA_2_7B[0] // 2 + 4 * (LLAMA_2_7B[0] // 64) + 2 * LLAMA_2_7B[1],
+                        "With double quantization a block's scale takes one byte, not four.",
+                    ),
+                ),
+            ),
+            Case(
+                "a last block that isn't full",
+                (100, 0, True),
+                "100 weights are two blocks: round up.",
+                expected=50 + 2 + 4,
+            ),
+        ),
+    ),
+    Exercise(
+        "5.3",
+        "gradients and optimizer state of a live model",
+        live_bytes,
+        (
+            Case(
+                "after one step of AdamW",
+                _trained,
+                "Add up the gradients, then every tensor in optimizer.state: moments and step counters.",
+                mistakes=(
+                    Mistake(lambda got: got == (672, 672), "AdamW has two moments for each parameter."),
+                    Mistake(
+                        lambda got: got == (672, 1344),
+                        "Each parameter's step counter is a tensor in the state too.",
+                    ),
+                    Mistake(
+                        lambda got: got == (168, 339),
+                        "Those are numbers of elements: multiply by element_size().",
+                    ),
+                    Mistake(
+                        lambda got: isinstance(got, int), "Return both: (gradient bytes, optimizer bytes)."
+                    ),
+                ),
+            ),
+            Case(
+                "a frozen layer",
+                lambda: _trained(frozen=True),
+                "A frozen parameter has no gradient and no state.",
+                mistakes=(
+                    Mistake(
+                        lambda got: isinstance(got, tuple) and got[0] == 672,
+                        "Count p.grad where there is one, not p.",
+                    ),
+                ),
+            ),
+            Case(
+                "a layer that was never used", lambda: _trained(unused=True), "Its gradient is None: skip it."
+            ),
+            Case(
+                "before the first step",
+                lambda: _trained(steps=0),
+                "No gradients, no state: (0, 0).",
+                expected=(0, 0),
+            ),
+            Case(
+                "SGD",
+                lambda: _trained(kind="sgd"),
+                "SGD's state has a None in place of a momentum: count tensors only.",
+            ),
+        ),
+    ),
+    Exercise(
+        "5.4",
+        "activations, with and without checkpointing",
+        activation_bytes,
+        (
+            Case(
+                "all layers keep theirs",
+                (24, 1024, 2048, 57_000, False),
+                "Every layer keeps layer_bytes for every token.",
+                mistakes=(
+                    Mistake(1024 * 57_000, "That is one layer: there are `layers` of them."),
+                    Mistake(24 * 57_000, "layer_bytes is for one token."),
+                ),
+            ),
+            Case(
+                "checkpointing",
+                (24, 1024, 2048, 57_000, True),
+                "Each layer's input stays (hidden numbers of 2 bytes a token); one layer at a time is recomputed in full.",
+                mistakes=(
+                    Mistake(
+                        24 * 1024 * 2048 * 2,
+                        "A layer is recomputed in full before its backward pass: add one layer's share.",
+                    ),
+                    Mistake(
+                        24 * 1024 * 2048 + 1024 * 57_000, "A number of the residual stream takes 2 bytes."
+                    ),
+                    Mistake(1024 * 2048 * 2 + 1024 * 57_000, "Every layer's input is kept, not only one."),
+                    Mistake(24 * 1024 * 57_000, "With checkpointing a layer keeps only its input."),
+                ),
+            ),
+            Case(
+                "one layer",
+                (1, 10, 64, 1000, True),
+                "Its input, and all of it once more when it is recomputed.",
+                expected=11_280,
+            ),
+        ),
+    ),
+    Exercise(
+        "5.5",
+        "find the leak",
+        explain_excess,
+        (
+            Case(
+                "the article's three runs",
+                ([p + _COPY for p in _PREDICTED], list(_PREDICTED), dict(_CANDIDATES)),
+                "Take printed minus predicted for each run: it is the same in all three, and one candidate has that size.",
+                mistakes=(
+                    Mistake(
+                        "the weights alone",
+                        "Close, but 4 % too small: compare within 1 %. Buffers are part of a model.",
+                    ),
+                    Mistake(
+                        None, "The distance is the same in every run: look for a candidate within 1 % of it."
+                    ),
+                ),
+            ),
+            Case(
+                "a distance that grows with the batch",
+                ([p + n * _COPY for n, p in enumerate(_PREDICTED, 1)], list(_PREDICTED), dict(_CANDIDATES)),
+                "A leak is the same in every run. Here the distance grows, so no candidate explains it: return None.",
+                expected=None,
+                mistakes=(
+                    Mistake("a second copy of the model", "It fits the first run only: all runs must agree."),
+                ),
+            ),
+            Case(
+                "nothing printed in excess",
+                ([10 * GIB], [10 * GIB], dict(_CANDIDATES)),
+                "The distance is 0: no candidate has that size.",
+                expected=None,
+            ),
+            Case(
+                "a little noise",
+                ([3 * GIB + 400 * MIB + 1000, 4 * GIB + 401 * MIB], [3 * GIB, 4 * GIB], dict(_CANDIDATES)),
+                "Allow 1 % of the candidate's size.",
+                expected="the CUDA context",
+                mistakes=(Mistake(None, "Allow 1 % of the candidate's size: readings vary a little."),),
+            ),
+        ),
+    ),
+    Exercise(
+        "5.6",
+        "the largest batch on a card",
+        largest_batch,
+        (
+            Case(
+                "a T4",
+                (9 * GIB, 700 * MIB, int(14.75 * GIB), 550 * MIB),
+                "What the card has, less the context and what is there for every batch, in whole rows.",
+                expected=7,
+                mistakes=(
+                    Mistake(8, "The CUDA context takes its part of the card as well (or you rounded up)."),
+                    Mistake(20, "What doesn't depend on the batch comes off first."),
+                    Mistake(lambda got: isinstance(got, float), "Half a row is no row: whole numbers only."),
+                ),
+            ),
+            Case(
+                "not even the model fits",
+                (15 * GIB, 700 * MIB, int(14.75 * GIB), 550 * MIB),
+                "No row fits: 0, not a negative number.",
+                expected=0,
+            ),
+            Case(
+                "an exact fit",
+                (10 * GIB, GIB, 15 * GIB, GIB),
+                "A row that ends at the last byte fits.",
+                expected=4,
+            ),
+        ),
+    ),
+    Exercise(
+        "5.7",
+        "read a timeline",
+        read_timeline,
+        (
+            Case(
+                "a peak in the optimizer step",
+                (_STEP,),
+                "Add the categories up at each position; the largest sum is the peak.",
+                expected=(12, "step", "weights"),
+                mistakes=(
+                    Mistake(
+                        lambda got: isinstance(got, tuple) and got[0] == 6,
+                        "That is one category's highest point: add them up first.",
+                    ),
+                    Mistake(
+                        lambda got: isinstance(got, tuple) and got[0] == 10,
+                        "That is the end of the forward pass; it gets higher later.",
+                    ),
+                    Mistake(
+                        lambda got: isinstance(got, tuple) and got[1:2] == ("backward",),
+                        "Phases begin at their mark: use phase_at with the position, not the index.",
+                    ),
+                ),
+            ),
+            Case(
+                "a peak at the loss",
+                (_LOSS,),
+                "The largest category is the one with the most bytes at the peak, not the most on the whole.",
+                expected=(18, "backward", "logits_and_loss"),
+            ),
+            Case(
+                "the same height twice", (_TWICE,), "Take the first.", expected=(9, "forward", "activations")
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,463 @@
+"""What people hand in for the exercises of lab 05."""
+
+import torch
+from onegpu.exercises.answers import Answers
+
+ANSWERS = Answers()
+wrong, right = ANSWERS.wrong, ANSWERS.right
+
+# 5.1 ------------------------------------------------------------------------------------------------------------------
+
+
+@wrong("5.1", "the weights only", case="AdamW in fp16", says="weights alone")
+def weights_only(parameters, bytes_each, optimizer):
+    return parameters * bytes_each
+
+
+@wrong("5.1", "one moment", case="AdamW in fp16", says="two moments make four numbers")
+def one_moment(parameters, bytes_each, optimizer):
+    return parameters * 3 * bytes_each
+
+
+@wrong("5.1", "fp32 moments", case="AdamW in fp16", says="not in fp32")
+def fp32_moments(parameters, bytes_each, optimizer):
+    return parameters * (2 * bytes_each + 8)
+
+
+@wrong("5.1", "always 16", case="AdamW in fp16", says="16 bytes a parameter is fp32")
+def sixteen(parameters, bytes_each, optimizer):
+    return 16 * parameters
+
+
+@wrong("5.1", "8-bit as any other", case="8-bit AdamW", says="one byte a moment")
+def no_8bit(parameters, bytes_each, optimizer):
+    return parameters * bytes_each * (2 if optimizer == "sgd" else 4)
+
+
+@wrong("5.1", "8-bit moments forgotten", case="8-bit AdamW", says="not gone")
+def no_moments(parameters, bytes_each, optimizer):
+    return parameters * bytes_each * (4 if optimizer == "adamw" else 2)
+
+
+@wrong("5.1", "SGD with momentum", case="SGD", says="remembers nothing")
+def momentum(parameters, bytes_each, optimizer):
+    return (
+        parameters
+        * {"adamw": 4 * bytes_each, "adamw_8bit": 2 * bytes_each + 2, "sgd": 3 * bytes_each}[optimizer]
+    )
+
+
+@right("5.1", "if by if")
+def by_if(parameters, bytes_each, optimizer):
+    total = 2 * parameters * bytes_each
+    if optimizer == "adamw":
+        total += 2 * parameters * bytes_each
+    elif optimizer == "adamw_8bit":
+        total += 2 * parameters
+    return total
+
+
+@right("5.1", "a table")
+def by_table(parameters, bytes_each, optimizer):
+    return {"sgd": 2 * bytes_each, "adamw": 4 * bytes_each, "adamw_8bit": 2 * bytes_each + 2}[
+        optimizer
+    ] * parameters
+
+
+@right("5.1", "added up in turn")
+def in_turn(parameters, bytes_each, optimizer):
+    weights = gradients = parameters * bytes_each
+    each = 0 if optimizer == "sgd" else 1 if "8bit" in optimizer else bytes_each
+    return weights + gradients + 2 * parameters * each
+
+
+# 5.2 ------------------------------------------------------------------------------------------------------------------
+
+
+@wrong("5.2", "no scales", case="Llama-2-7b, scales in fp32", says="scales are missing")
+def no_scales(linear, other, double):
+    return linear // 2 + 2 * other
+
+
+@wrong("5.2", "everything quantized", case="Llama-2-7b, scales in fp32", says="aren't quantized")
+def all_quantized(linear, other, double):
+    return (linear + other) // 2 + 4 * (linear // 64)
+
+
+@wrong("5.2", "one byte a scale", case="Llama-2-7b, scales in fp32", says="four bytes")
+def byte_scales(linear, other, double):
+    return linear // 2 + linear // 64 + 2 * other
+
+
+@wrong("5.2", "double quantization ignored", case="double quantization", says="one byte, not four")
+def never_double(linear, other, double):
+    return linear // 2 + 4 * (linear // 64) + 2 * other
+
+
+@wrong("5.2", "no scales of the scales", case="double quantization", says="have scales too")
+def no_second_scales(linear, other, double):
+    return linear // 2 + (1 if double else 4) * (linear // 64) + 2 * other
+
+
+@wrong("5.2", "rounds down", case="a last block that isn't full", says="round up")
+def rounds_down(linear, other, double):
+    blocks = linear // 64
+    return linear // 2 + (blocks + 4 * (blocks // 256) if double else 4 * blocks) + 2 * other
+
+
+@right("5.2", "ceil")
+def with_ceil(linear, other, double):
+    import math
+
+    blocks = math.ceil(linear / 64)
+    scales = blocks + 4 * math.ceil(blocks / 256) if double else 4 * blocks
+    return math.ceil(linear / 2) + scales + 2 * other
+
+
+@right("5.2", "divmod")
+def with_divmod(linear, other, double):
+    blocks, rest = divmod(linear, 64)
+    blocks += rest > 0
+    second, rest = divmod(blocks, 256)
+    second += rest > 0
+    return (linear + 1) // 2 + 2 * other + (blocks + 4 * second if double else 4 * blocks)
+
+
+@right("5.2", "negative floor")
+def negative_floor(linear, other, double):
+    blocks = -(-linear // 64)
+    total = -(-linear // 2) + 2 * other
+    return total + (blocks - -blocks // 256 * 0 + 4 * -(-blocks // 256) if double else blocks * 4)
+
+
+# 5.3 ------------------------------------------------------------------------------------------------------------------
+
+
+def state_tensors(optimizer):
+    return [t for state in optimizer.state.values() for t in state.values() if torch.is_tensor(t)]
+
+
+def size(t):
+    return t.numel() * t.element_size()
+
+
+@wrong("5.3", "elements, not bytes", case="after one step of AdamW", says="element_size")
+def elements(model, optimizer):
+    return (
+        sum(p.grad.numel() for p in model.parameters() if p.grad is not None),
+        sum(t.numel() for t in state_tensors(optimizer)),
+    )
+
+
+@wrong("5.3", "one moment", case="after one step of AdamW", says="two moments")
+def first_moment(model, optimizer):
+    gradients = sum(size(p.grad) for p in model.parameters() if p.grad is not None)
+    return gradients, sum(size(s["exp_avg"]) for s in optimizer.state.values())
+
+
+@wrong("5.3", "no step counters", case="after one step of AdamW", says="step counter")
+def no_counters(model, optimizer):
+    gradients = sum(size(p.grad) for p in model.parameters() if p.grad is not None)
+    return gradients, sum(size(s["exp_avg"]) + size(s["exp_avg_sq"]) for s in optimizer.state.values())
+
+
+@wrong("5.3", "one number", case="after one step of AdamW", says="Return both")
+def one_number(model, optimizer):
+    return sum(size(p.grad) for p in model.parameters() if p.grad is not None) + sum(
+        map(size, state_tensors(optimizer))
+    )
+
+
+@wrong("5.3", "parameters for gradients", case="a frozen layer", says="p.grad where there is one")
+def all_parameters(model, optimizer):
+    return sum(map(size, model.parameters())), sum(map(size, state_tensors(optimizer)))
+
+
+@wrong("5.3", "gradients that are None", case="a frozen layer", says="no gradient")
+def none_gradients(model, optimizer):
+    return sum(size(p.grad) for p in model.parameters()), sum(map(size, state_tensors(optimizer)))
+
+
+@wrong("5.3", "trainable is not used", case="a layer that was never used", says="skip it")
+def trainable(model, optimizer):
+    return sum(size(p) for p in model.parameters() if p.requires_grad), sum(
+        map(size, state_tensors(optimizer))
+    )
+
+
+@right("5.3", "a loop")
+def loop(model, optimizer):
+    gradients = states = 0
+    for p in model.parameters():
+        if p.grad is not None:
+            gradients += p.grad.numel() * p.grad.element_size()
+    for state in optimizer.state.values():
+        for value in state.values():
+            if isinstance(value, torch.Tensor):
+                states += value.numel() * value.element_size()
+    return gradients, states
+
+
+@right("5.3", "nbytes")
+def nbytes(model, optimizer):
+    return sum(p.grad.nbytes for p in model.parameters() if p.grad is not None), sum(
+        t.nbytes for t in state_tensors(optimizer)
+    )
+
+
+@right("5.3", "storages")
+def storages(model, optimizer):
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    return tuple(
+        sum(t.untyped_storage().nbytes() for t in ts) for ts in (gradients, state_tensors(optimizer))
+    )
+
+
+# 5.4 ------------------------------------------------------------------------------------------------------------------
+
+
+@wrong("5.4", "one layer", case="all layers keep theirs", says="one layer")
+def one_layer(layers, tokens, hidden, layer_bytes, checkpointing):
+    return tokens * layer_bytes
+
+
+@wrong("5.4", "one token", case="all layers keep theirs", says="for one token")
+def one_token(layers, tokens, hidden, layer_bytes, checkpointing):
+    return layers * layer_bytes
+
+
+@wrong("5.4", "checkpointing ignored", case="checkpointing", says="keeps only its input")
+def no_checkpointing(layers, tokens, hidden, layer_bytes, checkpointing):
+    return layers * tokens * layer_bytes
+
+
+@wrong("5.4", "inputs only", case="checkpointing", says="recomputed in full")
+def inputs_only(layers, tokens, hidden, layer_bytes, checkpointing):
+    return layers * tokens * (2 * hidden if checkpointing else layer_bytes)
+
+
+@wrong("5.4", "one byte a number", case="checkpointing", says="takes 2 bytes")
+def one_byte(layers, tokens, hidden, layer_bytes, checkpointing):
+    return layers * tokens * hidden + tokens * layer_bytes if checkpointing else layers * tokens * layer_bytes
+
+
+@wrong("5.4", "one input", case="checkpointing", says="Every layer's input")
+def one_input(layers, tokens, hidden, layer_bytes, checkpointing):
+    return tokens * (2 * hidden + layer_bytes) if checkpointing else layers * tokens * layer_bytes
+
+
+@right("5.4", "in one line")
+def one_line(layers, tokens, hidden, layer_bytes, checkpointing):
+    return tokens * (layers * 2 * hidden + layer_bytes if checkpointing else layers * layer_bytes)
+
+
+@right("5.4", "two parts")
+def two_parts(layers, tokens, hidden, layer_bytes, checkpointing):
+    inputs = layers * tokens * hidden * 2 if checkpointing else 0
+    full = 1 if checkpointing else layers
+    return inputs + full * tokens * layer_bytes
+
+
+@right("5.4", "a loop over layers")
+def over_layers(layers, tokens, hidden, layer_bytes, checkpointing):
+    kept = sum(tokens * (2 * hidden if checkpointing else layer_bytes) for _ in range(layers))
+    return kept + tokens * layer_bytes * checkpointing
+
+
+# 5.5 ------------------------------------------------------------------------------------------------------------------
+
+
+@wrong("5.5", "the nearest within 10 %", case="the article's three runs", says="within 1 %")
+def within_10(printed, predicted, candidates):
+    for name, size in candidates.items():
+        if all(abs(p - q - size) <= 0.1 * size for p, q in zip(printed, predicted, strict=True)):
+            return name
+    return None
+
+
+@wrong("5.5", "to the byte of the ratio", case="the article's three runs", says="the same in every run")
+def by_ratio(printed, predicted, candidates):
+    ratios = {p / q for p, q in zip(printed, predicted, strict=True)}
+    return next(iter(candidates)) if len(ratios) == 1 and ratios != {1.0} else None
+
+
+@wrong("5.5", "the first run only", case="a distance that grows with the batch", says="all runs must agree")
+def first_run(printed, predicted, candidates):
+    excess = printed[0] - predicted[0]
+    return next((n for n, s in candidates.items() if abs(excess - s) <= 0.01 * s), None)
+
+
+@wrong("5.5", "always the copy", case="a distance that grows with the batch", says="all runs must agree")
+def always(printed, predicted, candidates):
+    return "a second copy of the model"
+
+
+@wrong("5.5", "the nearest, however far", case="a distance that grows with the batch", says="grows")
+def nearest(printed, predicted, candidates):
+    mean = sum(p - q for p, q in zip(printed, predicted, strict=True)) / len(printed)
+    return min(candidates, key=lambda n: abs(candidates[n] - mean)) if mean < 3e9 else "unknown"
+
+
+@wrong("5.5", "to the byte", case="a little noise", says="Allow 1 %")
+def to_the_byte(printed, predicted, candidates):
+    for name, size in candidates.items():
+        if all(p - q == size for p, q in zip(printed, predicted, strict=True)):
+            return name
+    return None
+
+
+@right("5.5", "a comprehension")
+def comprehension(printed, predicted, candidates):
+    excess = [p - q for p, q in zip(printed, predicted, strict=True)]
+    found = [n for n, s in candidates.items() if all(abs(e - s) <= s / 100 for e in excess)]
+    return found[0] if found else None
+
+
+@right("5.5", "nested loops")
+def nested(printed, predicted, candidates):
+    for name, size in candidates.items():
+        good = True
+        for i in range(len(printed)):
+            if abs(printed[i] - predicted[i] - size) > 0.01 * size:
+                good = False
+        if good:
+            return name
+    return None
+
+
+@right("5.5", "relative distance")
+def relative(printed, predicted, candidates):
+    for name, size in candidates.items():
+        if max(abs((p - q) / size - 1) for p, q in zip(printed, predicted, strict=True)) <= 0.01:
+            return name
+    return None
+
+
+# 5.6 ------------------------------------------------------------------------------------------------------------------
+
+
+@wrong("5.6", "no context", case="a T4", says="CUDA context")
+def no_context(fixed, row, card, context):
+    return max(0, (card - fixed) // row)
+
+
+@wrong("5.6", "no fixed part", case="a T4", says="comes off first")
+def no_fixed(fixed, row, card, context):
+    return max(0, (card - context) // row)
+
+
+@wrong("5.6", "rounds up", case="a T4", says="rounded up")
+def rounds_up(fixed, row, card, context):
+    return max(0, -(-(card - context - fixed) // row))
+
+
+@wrong("5.6", "a fraction", case="a T4", says="no row")
+def fraction(fixed, row, card, context):
+    return max(0, (card - context - fixed) / row)
+
+
+@wrong("5.6", "negative", case="not even the model fits", says="not a negative")
+def negative(fixed, row, card, context):
+    return (card - context - fixed) // row
+
+
+@wrong("5.6", "strictly less", case="an exact fit", says="last byte fits")
+def strictly(fixed, row, card, context):
+    return max(0, (card - context - fixed - 1) // row)
+
+
+@right("5.6", "counting up")
+def counting(fixed, row, card, context):
+    n = 0
+    while fixed + (n + 1) * row + context <= card:
+        n += 1
+    return n
+
+
+@right("5.6", "int of a division")
+def int_of(fixed, row, card, context):
+    free = card - context - fixed
+    return int(free / row) if free > 0 else 0
+
+
+@right("5.6", "divmod")
+def by_divmod(fixed, row, card, context):
+    return max(divmod(card - fixed - context, row)[0], 0)
+
+
+# 5.7 ------------------------------------------------------------------------------------------------------------------
+
+
+def totals(timeline):
+    return [sum(sizes) for sizes in zip(*timeline.by_category.values(), strict=True)]
+
+
+def largest_at(timeline, i):
+    return max(timeline.by_category, key=lambda c: timeline.by_category[c][i])
+
+
+@wrong("5.7", "one category's peak", case="a peak in the optimizer step", says="add them up first")
+def one_category(timeline):
+    best = max(timeline.by_category, key=lambda c: max(timeline.by_category[c]))
+    sizes = timeline.by_category[best]
+    return max(sizes), timeline.phase_at(timeline.positions[sizes.index(max(sizes))]), best
+
+
+@wrong("5.7", "end of the forward pass", case="a peak in the optimizer step", says="higher later")
+def forward_end(timeline):
+    total = totals(timeline)
+    i = next(i for i in range(len(total) - 1) if total[i + 1] < total[i])
+    return total[i], timeline.phase_at(timeline.positions[i]), largest_at(timeline, i)
+
+
+@wrong("5.7", "index for position", case="a peak in the optimizer step", says="largest sum")
+def by_index(timeline):
+    total = totals(timeline)
+    i = total.index(max(total))
+    return total[i], timeline.phase_at(i), largest_at(timeline, i)
+
+
+@wrong("5.7", "the phase before", case="a peak in the optimizer step", says="begin at their mark")
+def phase_before(timeline):
+    total = totals(timeline)
+    i = total.index(max(total))
+    return total[i], timeline.phase_at(timeline.positions[i] - 1), largest_at(timeline, i)
+
+
+@wrong("5.7", "largest on the whole", case="a peak at the loss", says="at the peak")
+def on_the_whole(timeline):
+    total = totals(timeline)
+    i = total.index(max(total))
+    best = max(timeline.by_category, key=lambda c: sum(timeline.by_category[c]))
+    return total[i], timeline.phase_at(timeline.positions[i]), best
+
+
+@wrong("5.7", "the last of equals", case="the same height twice", says="Take the first")
+def last_of_equals(timeline):
+    total = totals(timeline)
+    i = len(total) - 1 - total[::-1].index(max(total))
+    return total[i], timeline.phase_at(timeline.positions[i]), largest_at(timeline, i)
+
+
+@right("5.7", "allocated_bytes")
+def allocated(timeline):
+    total = timeline.allocated_bytes
+    i = max(range(len(total)), key=total.__getitem__)
+    return total[i], timeline.phase_at(timeline.positions[i]), largest_at(timeline, i)
+
+
+@right("5.7", "sums by hand")
+def by_hand(timeline):
+    total = totals(timeline)
+    i = total.index(max(total))
+    return total[i], timeline.phase_at(timeline.positions[i]), largest_at(timeline, i)
+
+
+@right("5.7", "a loop")
+def by_loop(timeline):
+    best = (-1, "", "")
+    for i, position in enumerate(timeline.positions):
+        height = sum(sizes[i] for sizes in timeline.by_category.values())
+        if height > best[0]:
+            best = (height, timeline.phase_at(position), largest_at(timeline, i))
+    return best

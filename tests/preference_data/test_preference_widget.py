@@ -19,6 +19,11 @@ def test_the_loss_shown_is_the_ranking_loss_and_a_step_lowers_it(order):
     assert after < loss
 
 
+def test_every_order_of_three_answers_can_be_chosen():
+    ranks = {tuple(parse_order(order)[name] for name in "ABC") for order in ORDERS}
+    assert len(ranks) == len(ORDERS) == 13  # as many weak orders as three things have
+
+
 def test_a_step_is_one_of_gradient_descent():
     rewards = torch.tensor([0.5, -1.0, 2.0], requires_grad=True)
     ranking_loss(rewards, [1, 2, 3]).backward()

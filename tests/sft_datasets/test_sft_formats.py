@@ -87,6 +87,7 @@ def test_unknown_role_is_named_with_its_turn():
         (["user", "user", "assistant"], 1),  # unsloth#334
         (["user", "assistant", "assistant"], 2),
         (["assistant", "user", "assistant"], 0),  # axolotl#723
+        (["user", "assistant", "user", "user"], 3),  # smol-course#260
         (["user", "system", "assistant"], 1),
         (["system", "assistant"], 1),
         (["system", "system", "user", "assistant"], 1),
@@ -122,8 +123,12 @@ def test_turns_that_do_not_alternate_are_refused_with_the_turn_alignment_handboo
 def test_each_kind_of_bad_row_has_its_code(row, code):
     with pytest.raises(RowError) as caught:
         to_example(row, row_index=0)
-    assert caught.value.problem.code == code
-    assert str(caught.value).startswith("row 0, field ")
+    problem = caught.value.problem
+    assert problem.code == code
+    assert all((problem.field, problem.found, problem.expected, problem.fix))
+    assert str(caught.value) == (
+        f"row 0, field {problem.field!r}: found {problem.found}, expected {problem.expected}. {problem.fix}"
+    )
 
 
 def test_an_example_passes_through():

@@ -120,6 +120,18 @@ def test_stock_template_without_generation_markers_still_gives_a_mask_transforme
     assert tokenize(ROW, tokenizer).supervised_tokens > 0
 
 
+def test_an_answer_that_starts_at_token_0_does_not_mark_the_rest_transformers_47325():
+    offsets = [(0, 3), (3, 6), (6, 9)]
+    assert supervised_mask(offsets, [(0, 3)]) == [True, False, False]
+
+
+def test_an_answer_cut_by_max_length_keeps_its_mask_transformers_34494(tokenizer):
+    whole = tokenize(ROW, tokenizer)
+    cut = tokenize(ROW, tokenizer, max_length=len(whole) - 1, truncation="right")
+    assert cut.labels == whole.labels[:-1]
+    assert cut.supervised_tokens > 0
+
+
 def test_slow_tokenizer_is_refused():
     class Slow:
         is_fast = False

@@ -49,10 +49,11 @@ def test_instructions_merged_into_an_answer_are_flagged_alpaca_data_cleaned():
 def test_each_warning_leaves_the_row_trainable(row, code):
     report = validate([row])
     assert (report.counts, report.ok, report.clean_rows) == ({code: 1}, True, 0)
-    message = str(report.problems[0])
-    assert message.startswith("row 0, field ")
-    assert "found" in message
-    assert "expected" in message
+    (problem,) = report.problems
+    assert all((problem.field, problem.found, problem.expected, problem.fix))
+    assert str(problem) == (
+        f"row 0, field {problem.field!r}: found {problem.found}, expected {problem.expected}. {problem.fix}"
+    )
 
 
 @pytest.mark.parametrize(

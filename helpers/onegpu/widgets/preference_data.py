@@ -14,16 +14,10 @@ ANSWERS = {
     "C": "Rub butter on it.",
 }
 ORDERS = (
-    "A > B > C",
-    "A > B = C",
-    "A = B > C",
-    "A = B = C",
-    "B > A > C",
-    "B > C > A",
-    "A > C > B",
-    "C > A > B",
-    "C > B > A",
-)
+    "A > B > C", "A > C > B", "B > A > C", "B > C > A", "C > A > B", "C > B > A",
+    "A > B = C", "B > A = C", "C > A = B", "A = B > C", "A = C > B", "B = C > A", "A = B = C",
+)  # fmt: skip
+"""Every order of three answers, with and without ties."""
 STEP = 0.5
 
 

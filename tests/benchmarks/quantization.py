@@ -1,8 +1,8 @@
 """How fast are int8 blocks and NF4? Ours, bitsandbytes' CPU code and torchao, beside a plain copy of the input.
 
 Each size and library runs in a fresh process, so that its peak memory is its own. GB/s count the input's bytes; "of a
-copy" is that rate over the rate of copying the input; "extra" is the peak memory above input and result, over the
-input. torchao is left out where it isn't installed.
+copy" is that rate over the rate of copying the input; "extra" is the peak memory above the input, the result
+included, over the input. torchao is left out where it isn't installed.
 
     python tests/benchmarks/quantization.py                    # 1 to 64 million values
     python tests/benchmarks/quantization.py --millions 1 4     # quicker

@@ -31,6 +31,17 @@ def test_linear_weights_are_counted_without_embeddings_and_head(name, linear):
 
 
 @pytest.mark.parametrize(
+    ("name", "adapters"),
+    [("gpt2", 2_359_296), ("polyglot-ko-1.3b", 12_582_912), ("llama-2-7b", 39_976_960), ("llama-3-8b", 41_943_040),
+     ("llama-3.2-1b", 11_272_192), ("qwen2.5-0.5b", 8_798_208), ("qwen3-0.6b", 10_092_544),
+     ("smollm2-135m", 4_884_480)],
+)  # fmt: skip
+def test_adapters_on_all_linear_layers_follow_from_their_shapes(name, adapters):
+    # rank 16: a matrix of rank x columns and one of rows x rank for each layer
+    assert sum(16 * (rows + columns) for rows, columns in weight_groups(name).linear_shapes) == adapters
+
+
+@pytest.mark.parametrize(
     ("name", "unique", "doubled"),
     [("qwen3-0.6b", 596_049_920, 751_632_384), ("qwen3-1.7b", 1_720_574_976, 2_031_739_904)],
 )

@@ -87,8 +87,25 @@ def test_double_quantized_scales_are_within_one_code():
     assert q.nbytes == x.numel() // 2 + state.absmax.nbytes + state.state2.absmax.nbytes + state.offset.nbytes
 
 
-def test_the_dynamic_map_is_equal():
-    assert torch.equal(dynamic_table(), bnb.create_dynamic_map())
+@pytest.mark.parametrize("signed", [True, False])
+def test_the_dynamic_map_is_equal(signed):
+    assert torch.equal(dynamic_table(signed), bnb.create_dynamic_map(signed=signed))
+
+
+def test_where_nothing_is_said_bitsandbytes_means_fp4_and_we_mean_nf4():
+    x = random((4, 64))
+    packed, state = bnb.quantize_4bit(x)
+    assert (state.quant_type, state.blocksize) == ("fp4", 64)
+    assert torch.equal(packed.view(-1), quantize_4bit(x, "fp4").codes)
+    assert quantize_4bit(x).scheme == "nf4"
+
+
+@pytest.mark.parametrize("blocksize", [16, 100])
+def test_block_sizes_that_bitsandbytes_refuses_work_here(blocksize):
+    x = random((8, 100))
+    with pytest.raises(ValueError, match="blocksize"):
+        bnb.quantize_4bit(x, blocksize=blocksize, quant_type="nf4")
+    assert quantize_4bit(x, "nf4", blocksize).scales.numel() == -(-800 // blocksize)
 
 
 @pytest.mark.parametrize("blocksize", [64, 256, 4096])

@@ -27,11 +27,12 @@ def table(scheme: str) -> torch.Tensor:
 
 
 @functools.cache
-def dynamic_table() -> torch.Tensor:
-    """Build the signed dynamic 8-bit map: 256 levels in seven decades, each with twice the levels of the one below.
+def dynamic_table(signed: bool = True) -> torch.Tensor:
+    """Build the dynamic 8-bit map: 256 levels in seven decades, each with twice the levels of the one below.
 
     Fine near zero and coarse near one, and not symmetric: the most negative level is -0.993, so -absmax can't be
-    stored exactly (arXiv 1511.04561; bitsandbytes' default for 8-bit blocks).
+    stored exactly (arXiv 1511.04561; bitsandbytes' default for 8-bit blocks). Unsigned, each decade has twice as
+    many: 8-bit AdamW stores its second moment, which is never negative, so.
 
     Returns
     -------
@@ -41,12 +42,16 @@ def dynamic_table() -> torch.Tensor:
     --------
     >>> dynamic_table()[[0, 127, 255]].tolist()
     [-0.992968738079071, 0.0, 1.0]
+    >>> dynamic_table(signed=False)[[0, 1, 255]].tolist()
+    [0.0, 3.2500003044333425e-07, 1.0]
     """
     levels = [0.0, 1.0]
     for decade in range(7):
-        edges = torch.linspace(0.1, 1, 2**decade + 1, dtype=torch.float32)
+        edges = torch.linspace(0.1, 1, 2 ** (decade + (not signed)) + 1, dtype=torch.float32)
         middles = 10.0 ** (decade - 6) * ((edges[:-1] + edges[1:]) / 2.0)
-        levels += [*middles.tolist(), *(-middles).tolist()]
+        levels += middles.tolist()
+        if signed:
+            levels += (-middles).tolist()
     return torch.tensor(sorted(levels), dtype=torch.float32)
 
 

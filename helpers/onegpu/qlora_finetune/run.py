@@ -93,19 +93,10 @@ def prepare_data(config: FinetuneConfig, tokenizer: Any) -> TrainingData:
     ValueError
         For rows that can't be trained on, with row number and what to do.
     """
-    triage = config.data in data.names() and "intent" in data.rows(config.data)[0]
-    if triage:
-        rows = [triage_example(row) for row in data.rows(config.data, "train")]
-        raw = data.rows(config.data if config.eval_data is None else config.eval_data, "heldout")[
-            : config.eval_rows
-        ]
-        held_out = [triage_example(row) for row in raw]
-    else:
-        rows = read_rows(config.data)
-        raw = held_out = read_rows(config.eval_data)[: config.eval_rows] if config.eval_data else []
-    train = tokenize_rows(rows, tokenizer, config.max_length)
+    examples = read_examples(config)
+    train = tokenize_rows(examples.train, tokenizer, config.max_length)
     train_rows = _pack(train, config)
-    held = tokenize_rows(held_out, tokenizer, config.max_length) if held_out else None
+    held, held_rows = prepare_held_out(examples, config, tokenizer)
     totals = training_steps(
         token_counts(train), max_length=config.max_length, num_train_epochs=max(config.num_train_epochs, 1e-9),
         per_device_train_batch_size=config.per_device_train_batch_size,
@@ -114,8 +105,49 @@ def prepare_data(config: FinetuneConfig, tokenizer: Any) -> TrainingData:
     steps = totals.packed_steps if config.packing else totals.padded_steps
     if config.max_steps > 0:
         steps = config.max_steps
-    held_rows = held and _pack(held, config)
-    return TrainingData(train, train_rows, held, held_rows, list(raw), totals, steps, triage)
+    return TrainingData(
+        train, train_rows, held, held_rows, list(examples.raw_held_out), totals, steps, examples.triage
+    )
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Rows of a config as they are tokenized, and the held-out ones also as they were read.
+
+    Attributes
+    ----------
+    train, held_out, raw_held_out : list of dict
+        Rows.
+    triage : bool
+        Whether this is the shipped task, which is scored by its answers.
+    """
+
+    train: list[dict[str, Any]]
+    held_out: list[dict[str, Any]]
+    raw_held_out: list[dict[str, Any]]
+    triage: bool
+
+
+def read_examples(config: FinetuneConfig) -> Examples:
+    """Read the training and held-out rows of a config."""
+    triage = config.data in data.names() and "intent" in data.rows(config.data)[0]
+    if triage:
+        train = [triage_example(row) for row in data.rows(config.data, "train")]
+        name = config.data if config.eval_data is None else config.eval_data
+        raw = data.rows(name, "heldout")[: config.eval_rows]
+        return Examples(train, [triage_example(row) for row in raw], raw, True)
+    raw = read_rows(config.eval_data)[: config.eval_rows] if config.eval_data else []
+    return Examples(read_rows(config.data), raw, raw, False)
+
+
+def prepare_held_out(
+    examples: Examples, config: FinetuneConfig, tokenizer: Any
+) -> tuple[TokenizedSet | None, PackedRows | None]:
+    """Tokenize and pack the held-out rows; (None, None) where there are none."""
+    if not examples.held_out:
+        return None, None
+    held = tokenize_rows(examples.held_out, tokenizer, config.max_length)
+    return held, _pack(held, config)
 
 
 def token_counts(tokenized: TokenizedSet) -> TokenCounts:
@@ -218,11 +250,11 @@ def finetune(
 
 def _finetune(config, resume, overwrite, say, loaded, on_step) -> FinetuneResult:
     runtime.quiet()
-    output_dir = _prepare_output_dir(config, resume, overwrite)
+    output_dir = prepare_output_dir(config, resume, overwrite)
     runtime.seed_everything(config.seed)
     runtime.reset_peak_memory()
     machine = runtime.machine()
-    precision = config.precision or _precision_name(runtime.precision())
+    precision = config.precision or precision_name(runtime.precision())
 
     if loaded is None:
         loaded = models.load(config.model, quantization=config.quantization, dtype=DTYPES[precision])
@@ -254,7 +286,7 @@ def _finetune(config, resume, overwrite, say, loaded, on_step) -> FinetuneResult
     else:
         say("evaluating before training")
         before, answers_before = _evaluate(trainer, loaded.tokenizer, prepared, config)
-        _write_json(before_file, {"scores": dataclasses.asdict(before), "answers": answers_before})
+        write_json(before_file, {"scores": dataclasses.asdict(before), "answers": answers_before})
 
     checkpoint = _last_checkpoint(output_dir) if resume else None
     say(f"training, {prepared.steps} steps" + (f", from {checkpoint.name}" if checkpoint else ""))
@@ -274,7 +306,7 @@ def _finetune(config, resume, overwrite, say, loaded, on_step) -> FinetuneResult
     say("evaluating after training")
     after, answers_after = _evaluate(trainer, loaded.tokenizer, prepared, config)
     adapter_dir = output_dir / "adapter"
-    _save_adapter(model, loaded.tokenizer, adapter_dir)
+    save_adapter(model, loaded.tokenizer, adapter_dir)
     meter = trainer.meter
     result = FinetuneResult(
         before=before,
@@ -296,15 +328,15 @@ def _finetune(config, resume, overwrite, say, loaded, on_step) -> FinetuneResult
         versions=dict(runtime.versions()),
         config=dataclasses.asdict(config),
     )
-    _write_json(output_dir / "report.json", result.to_json())
+    write_json(output_dir / "report.json", result.to_json())
     return result
 
 
-def _precision_name(precision: runtime.Precision) -> str:
+def precision_name(precision: runtime.Precision) -> str:
     return next(name for name, dtype in DTYPES.items() if dtype == precision.dtype)
 
 
-def _prepare_output_dir(config: FinetuneConfig, resume: bool, overwrite: bool) -> Path:
+def prepare_output_dir(config: FinetuneConfig, resume: bool, overwrite: bool) -> Path:
     """Make the output folder and see that it belongs to this run."""
     folder = Path(config.output_dir)
     try:
@@ -398,7 +430,7 @@ def _samples(
     return tuple(samples)
 
 
-def _save_adapter(model: torch.nn.Module, tokenizer: Any, folder: Path) -> None:
+def save_adapter(model: torch.nn.Module, tokenizer: Any, folder: Path) -> None:
     """Write the adapter beside its place, then move it there: a kill leaves the old one or the new one, whole."""
     part = folder.with_name(folder.name + ".part")
     shutil.rmtree(part, ignore_errors=True)
@@ -408,7 +440,7 @@ def _save_adapter(model: torch.nn.Module, tokenizer: Any, folder: Path) -> None:
     os.replace(part, folder)
 
 
-def _write_json(path: Path, content: dict[str, Any]) -> None:
+def write_json(path: Path, content: dict[str, Any]) -> None:
     part = path.with_suffix(".part")
     part.write_text(json.dumps(content, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
     os.replace(part, path)

@@ -25,6 +25,7 @@ from torch.nn import functional as F
 from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_callback import ExportableState
 
+from onegpu import runtime
 from onegpu.packing import IGNORE_INDEX, collate_packed
 from onegpu.qlora_finetune.attention import no_mask
 
@@ -73,12 +74,14 @@ class HeadLoss(torch.autograd.Function):
         for start in range(0, len(targets), chunk):
             part = slice(start, start + chunk)
             gold = targets[part, None]
-            logits = (hidden[part].to(weight.dtype) @ weight.t()).float()
+            with runtime.onednn_matmul():
+                logits = (hidden[part].to(weight.dtype) @ weight.t()).float()
             total += (logits.logsumexp(-1) - logits.gather(1, gold)[:, 0]).sum()
             if grad is not None:
                 d_logits = torch.softmax(logits, -1)
                 d_logits.scatter_add_(1, gold, torch.full_like(gold, -1, dtype=d_logits.dtype))
-                grad[part] = (d_logits.to(weight.dtype) @ weight).float()
+                with runtime.onednn_matmul():
+                    grad[part] = (d_logits.to(weight.dtype) @ weight).float()
         if grad is not None:
             ctx.save_for_backward(grad)
             ctx.dtype = hidden.dtype
@@ -144,6 +147,8 @@ def supervised_loss(model: torch.nn.Module, inputs: dict[str, Any]) -> tuple[tor
 class Meter(TrainerCallback, ExportableState):
     """Tokens and seconds of training, over all sessions of a run: checkpoints carry them."""
 
+    KEPT = ("tokens", "supervised_tokens", "seconds")
+
     def __init__(self):
         self.tokens = self.supervised_tokens = 0
         self.seconds = 0.0
@@ -157,8 +162,7 @@ class Meter(TrainerCallback, ExportableState):
     def state(self) -> dict:
         """Return what a checkpoint keeps."""
         self._tick()
-        kept = ("tokens", "supervised_tokens", "seconds")
-        return {"args": {}, "attributes": {name: getattr(self, name) for name in kept}}
+        return {"args": {}, "attributes": {name: getattr(self, name) for name in self.KEPT}}
 
     def on_train_begin(self, args, state, control, **kwargs):
         """Take up the count of the checkpoint that the run goes on from, and start the clock."""

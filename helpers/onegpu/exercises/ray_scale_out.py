@@ -1,0 +1,385 @@
+"""Exercises of lab 08: a loader that ends, an optimizer that moves its model, shares, steps, and a meter."""
+
+from __future__ import annotations
+
+import math
+import pickle
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+
+from onegpu.exercises.exercise import Case, Exercise, Mistake
+from onegpu.ray_scale_out.bottleneck import StepTimes, loaders_needed
+from onegpu.ray_scale_out.pipeline import shard, steps_per_epoch
+
+
+def batches_once(batches: Iterable[Any]) -> Callable[[], Any]:
+    """Return a function that gives one batch a call, each once, then None."""
+    iterator = iter(batches)
+    return lambda: next(iterator, None)
+
+
+def own_optimizer(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """Return an optimizer of the same kind and settings that steps this model's parameters."""
+    return type(optimizer)(model.parameters(), **optimizer.defaults)
+
+
+def mean_loss(losses: Sequence[float], tokens: Sequence[int]) -> float:
+    """Return the mean loss over all tokens of all workers."""
+    if not sum(tokens):
+        raise ValueError("no worker has a supervised token")
+    return sum(loss * n for loss, n in zip(losses, tokens, strict=True) if n) / sum(tokens)
+
+
+def equal_shares(rows: Sequence[Any], workers: int) -> list[list[Any]]:
+    """Share rows out: row i to worker i % workers, filled up with None."""
+    return shard(rows, workers)
+
+
+def stream_steps(
+    windows: Iterable[int], workers: int, batch_size: int, accumulation: int, epochs: float
+) -> int:
+    """Return the optimizer steps of a run over a stream, from the packed rows of its windows."""
+    return math.ceil(epochs * steps_per_epoch(sum(windows), workers, batch_size, accumulation))
+
+
+def read_meter(waiting: Sequence[float], computing: Sequence[float]) -> tuple[float, int]:
+    """Return (share of the time that waits, CPUs that must prepare batches), without the first step."""
+    times = StepTimes(tuple(waiting), tuple(computing)).without_first()
+    n = len(times)
+    return times.share_waiting, loaders_needed(sum(times.waiting) / n, sum(times.computing) / n)
+
+
+# How the answers are called -------------------------------------------------------------------------------------------
+
+
+def _drain(function: Callable[..., Any], batches: list) -> list:
+    """Call for the batches, and twice more."""
+    next_batch = function(batches)
+    if not callable(next_batch):
+        return next_batch
+    return [next_batch() for _ in range(len(batches) + 2)]
+
+
+def _step_a_copy(function: Callable[..., Any], kind: str, settings: dict[str, float]) -> Any:
+    """Send a model and its optimizer to an actor, as two pickles; step there; return kind, lr and the model's weights."""
+    model = torch.nn.Linear(2, 1, bias=False)
+    with torch.no_grad():
+        model.weight.zero_()
+    optimizer = getattr(torch.optim, kind)(model.parameters(), **settings)
+    there, optimizer = pickle.loads(pickle.dumps(model)), pickle.loads(pickle.dumps(optimizer))
+    mine = function(there, optimizer)
+    if not isinstance(mine, torch.optim.Optimizer):
+        return mine
+    (there(torch.tensor([[1.0, 2.0]])) - 1).pow(2).sum().backward()
+    mine.step()
+    kept = {name: mine.param_groups[0][name] for name in sorted(settings)}
+    return type(mine).__name__, kept, [round(w, 6) for w in there.weight.detach()[0].tolist()]
+
+
+def _stuck(got: Any) -> bool:
+    return isinstance(got, tuple) and len(got) == 3 and got[2] == [0.0, 0.0]
+
+
+def _other_kind(got: Any) -> bool:
+    return isinstance(got, tuple) and len(got) == 3 and got[0] != "AdamW"
+
+
+def _other_settings(got: Any) -> bool:
+    return isinstance(got, tuple) and len(got) == 3 and got[1] != {"lr": 0.01, "weight_decay": 0.5}
+
+
+def _repeats(got: Any) -> bool:
+    return isinstance(got, list) and len(got) > 1 and got[0] is not None and got[0] == got[1]
+
+
+_WAITING, _COMPUTING = [9.0, 0.3, 0.3, 0.3], [5.0, 0.1, 0.1, 0.1]
+
+EXERCISES = (
+    Exercise(
+        "8.1",
+        "Each batch once, then None",
+        batches_once,
+        (
+            Case(
+                "three batches, five calls",
+                ([[0, 1], [2, 3], [4]],),
+                "Make one iterator when the loader is made, and keep it: each call takes its next batch.",
+                expected=[[0, 1], [2, 3], [4], None, None],
+                mistakes=(
+                    Mistake(
+                        _repeats,
+                        "Each call makes a new iterator, so each gets the first batch: the article's first fault. "
+                        "Make the iterator outside the inner function.",
+                    ),
+                    Mistake(
+                        [[0, 1], [2, 3], [4], [0, 1], [2, 3]],
+                        "It starts again after the last batch, so a loop that waits for None never ends.",
+                    ),
+                    Mistake(
+                        [[2, 3], [4], None, None, None],
+                        "The first batch is taken when the loader is made, and lost.",
+                    ),
+                    Mistake(
+                        [[4], [2, 3], [0, 1], None, None],
+                        "The batches come from the end: pop() takes the last.",
+                    ),
+                    Mistake(
+                        [[0, 1], [2, 3], None, None, None],
+                        "The last batch is missing: it is short, but full of rows.",
+                    ),
+                    Mistake(
+                        lambda got: isinstance(got, list) and len(got) == 3,
+                        "This returns the batches. Return a function that gives one of them at each call.",
+                    ),
+                ),
+            ),
+            Case(
+                "no batches",
+                ([],),
+                "Without batches the first call returns None already.",
+                expected=[None, None],
+            ),
+        ),
+        run=_drain,
+    ),
+    Exercise(
+        "8.2",
+        "An optimizer that moves its model",
+        own_optimizer,
+        (
+            Case(
+                "SGD in an actor",
+                ("SGD", {"lr": 0.1}),
+                "The model and the optimizer came as two pickles: make an optimizer of the same kind from "
+                "model.parameters().",
+                expected=("SGD", {"lr": 0.1}, [0.2, 0.4]),
+                mistakes=(
+                    Mistake(
+                        _stuck,
+                        "The weights did not move: this optimizer still holds the parameters of the driver's model, not "
+                        "those of this one.",
+                    ),
+                ),
+            ),
+            Case(
+                "AdamW with weight decay",
+                ("AdamW", {"lr": 0.01, "weight_decay": 0.5}),
+                "type(optimizer) is its kind, optimizer.defaults holds its settings.",
+                mistakes=(
+                    Mistake(_other_kind, "It was an AdamW and has become another kind: use type(optimizer)."),
+                    Mistake(
+                        _other_settings,
+                        "The settings changed on the way: optimizer.defaults holds all of them, not only lr.",
+                    ),
+                ),
+            ),
+        ),
+        run=_step_a_copy,
+    ),
+    Exercise(
+        "8.3",
+        "The mean loss of all workers",
+        mean_loss,
+        (
+            Case(
+                "2 workers, 10 and 30 tokens",
+                ([1.0, 2.0], [10, 30]),
+                "Each worker's loss is a mean over its own tokens: weigh it by their number.",
+                expected=1.75,
+                mistakes=(
+                    Mistake(
+                        1.5,
+                        "This is the mean of the means: a token of the first worker counts three times one of the second.",
+                    ),
+                    Mistake(1.25, "The weights are turned round: 30 tokens belong to the loss 2.0."),
+                    Mistake(70.0, "This is the sum over all tokens; divide by how many there are."),
+                    Mistake(
+                        35.0, "Divide by the number of tokens of all workers, not by the number of workers."
+                    ),
+                    Mistake(
+                        2.0, "This is the loss of the worker with the most tokens; the other one counts too."
+                    ),
+                ),
+            ),
+            Case(
+                "a worker with a filler row",
+                ([1.5, math.nan], [20, 0]),
+                "A worker without a supervised token has a mean over nothing, nan. It must not count: 0 times nan is nan.",
+                expected=1.5,
+                mistakes=(
+                    Mistake(
+                        lambda got: isinstance(got, float) and math.isnan(got),
+                        "0 times nan is nan: leave workers without tokens out before you multiply.",
+                    ),
+                ),
+            ),
+            Case(
+                "nobody has a token",
+                ([math.nan, math.nan], [0, 0]),
+                "There is no mean over nothing: raise a ValueError.",
+                raises=ValueError,
+            ),
+        ),
+    ),
+    Exercise(
+        "8.4",
+        "Equal shares",
+        equal_shares,
+        (
+            Case(
+                "six rows, 2 workers",
+                ([0, 1, 2, 3, 4, 5], 2),
+                "Row i goes to worker i % workers.",
+                expected=[[0, 2, 4], [1, 3, 5]],
+                mistakes=(
+                    Mistake(
+                        [[0, 1, 2], [3, 4, 5]],
+                        "These are halves one after the other: a step would then train on rows 0 and 3, not on 0 and 1, "
+                        "which one process would take.",
+                    ),
+                    Mistake(
+                        [[0, 1], [2, 3], [4, 5]], "There is one share a step here; give one share a worker."
+                    ),
+                    Mistake(
+                        [[0, 1, 2, 3, 4, 5]] * 2, "Each worker gets all rows: every row is trained twice."
+                    ),
+                ),
+            ),
+            Case(
+                "seven rows, 3 workers",
+                ([0, 1, 2, 3, 4, 5, 6], 3),
+                "All shares must be equally long, or the others wait for a step that never comes: fill up with None.",
+                expected=[[0, 3, 6], [1, 4, None], [2, 5, None]],
+                mistakes=(
+                    Mistake(
+                        [[0, 3], [1, 4], [2, 5]],
+                        "Row 6 is lost: Ray Data makes shares equal in this way. Fill up instead.",
+                    ),
+                    Mistake(
+                        [[0, 3, 6], [1, 4], [2, 5]],
+                        "The shares are not equally long: two workers would wait in the third step without end.",
+                    ),
+                    Mistake(
+                        [[0, 3, 6], [1, 4, 0], [2, 5, 1]],
+                        "Rows 0 and 1 are trained twice: fill up with None.",
+                    ),
+                    Mistake(
+                        [[0, 3, 6], [1, 4, 6], [2, 5, 6]], "Row 6 is trained three times: fill up with None."
+                    ),
+                ),
+            ),
+            Case(
+                "more workers than rows",
+                (["a"], 3),
+                "Two workers get nothing but a None.",
+                expected=[["a"], [None], [None]],
+            ),
+        ),
+    ),
+    Exercise(
+        "8.5",
+        "Steps of a stream",
+        stream_steps,
+        (
+            Case(
+                "windows of 5, 7 and 4 packed rows",
+                lambda: (iter([5, 7, 4]), 2, 1, 2, 1.0),
+                "16 rows, and 2 workers with 1 row and 2 micro-batches take 4 a step.",
+                expected=4,
+                mistakes=(
+                    Mistake(
+                        8,
+                        "Did you forget the workers, or the micro-batches? A step takes workers x batch x accumulation rows.",
+                    ),
+                    Mistake(16, "These are rows. A step takes workers x batch x accumulation of them."),
+                    Mistake(
+                        5,
+                        "The rows of each window were rounded up by themselves: a step may take rows of two windows.",
+                    ),
+                ),
+            ),
+            Case(
+                "rows that don't come out even, two epochs",
+                lambda: (iter([5, 6]), 2, 2, 1, 2.0),
+                "11 rows, 4 a step: three steps an epoch, the last with a filler row; two epochs.",
+                expected=6,
+                mistakes=(
+                    Mistake(
+                        4, "The rows that are left over at the end of an epoch need a step too: round up."
+                    ),
+                    Mistake(
+                        5, "The rounding is for one epoch: both epochs end with filler rows of their own."
+                    ),
+                    Mistake(3, "These are the steps of one epoch."),
+                ),
+            ),
+            Case(
+                "half an epoch",
+                lambda: (iter([10]), 1, 2, 1, 0.5),
+                "5 steps an epoch; half of them, rounded up.",
+                expected=3,
+                mistakes=(Mistake(2, "Half of five steps is rounded up, as transformers does."),),
+            ),
+        ),
+    ),
+    Exercise(
+        "8.6",
+        "Read the meter",
+        read_meter,
+        (
+            Case(
+                "a slow tokenizer",
+                (_WAITING, _COMPUTING),
+                "Without the first step: 0.3 s waiting and 0.1 s computing a step.",
+                expected=(0.75, 3),
+                mistakes=(
+                    Mistake(
+                        lambda got: isinstance(got, tuple) and abs(got[0] - 9.9 / 15.2) < 1e-6,
+                        "The first step counts here: in it the pipeline fills and libraries load. Leave it out.",
+                    ),
+                    Mistake(
+                        lambda got: isinstance(got, tuple) and abs(got[0] - 3.0) < 1e-6,
+                        "The share is waiting over all the time, so it is never above 1.",
+                    ),
+                    Mistake(
+                        lambda got: isinstance(got, tuple) and abs(got[0] - 0.25) < 1e-6,
+                        "This is the share that computes.",
+                    ),
+                    Mistake(
+                        (0.75, 4),
+                        "One CPU takes 0.3 s for a batch, and a batch is needed every 0.1 s: three keep up.",
+                    ),
+                    Mistake((0.75, 1), "One CPU gives a batch every 0.3 s; one is needed every 0.1 s."),
+                ),
+                rtol=1e-6,
+            ),
+            Case(
+                "rounded up",
+                ([1.0, 0.5, 0.5], [1.0, 0.2, 0.2]),
+                "2.5 CPUs would keep up, so 3 do.",
+                expected=(0.5 / 0.7, 3),
+                mistakes=(
+                    Mistake(
+                        lambda got: isinstance(got, tuple) and got[1] == 2,
+                        "Two CPUs are too few for 2.5: round up.",
+                    ),
+                ),
+                rtol=1e-6,
+            ),
+            Case(
+                "data that is ready",
+                ([2.0, 0.0, 0.0], [1.0, 0.2, 0.2]),
+                "Nothing waits, and one CPU is still needed to prepare.",
+                expected=(0.0, 1),
+                mistakes=(
+                    Mistake(
+                        lambda got: isinstance(got, tuple) and got[1] == 0,
+                        "Somebody has to prepare the rows: at least 1.",
+                    ),
+                ),
+            ),
+        ),
+    ),
+)

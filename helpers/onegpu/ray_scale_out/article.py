@@ -1,0 +1,250 @@
+"""Article 002's design, in small and as it stands, with what each of its parts really does.
+
+Two loader actors and two trainer actors, as in the article, on a linear model with two weights. What is kept: a loader
+that makes a new iterator at each call, an optimizer that was made by the driver and travelled beside the model, no word
+between the trainers, and a driver that waits for each call. ``mended`` is the same with actors that do work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+
+def two_weights() -> torch.nn.Linear:
+    """Return a linear model of two weights, both 0, without bias: y = w1 x1 + w2 x2."""
+    model = torch.nn.Linear(2, 1, bias=False)
+    with torch.no_grad():
+        model.weight.zero_()
+    return model
+
+
+def points(n: int = 12, seed: int = 0) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Return n points (x, y) of y = 3 x1 - 2 x2: what the two weights should become."""
+    x = torch.randn(n, 2, generator=torch.Generator().manual_seed(seed))
+    return [(row, (3 * row[0] - 2 * row[1]).reshape(1)) for row in x]
+
+
+class Loader:
+    """The article's loader: ``next(iter(...))`` starts from the beginning at each call."""
+
+    def __init__(self, rows: Sequence[Any], batch_size: int):
+        self.dataloader = torch.utils.data.DataLoader(
+            [(i, *row) for i, row in enumerate(rows)], batch_size=batch_size
+        )
+
+    def get_next_batch(self) -> Any:
+        """Return the next batch, or so it says."""
+        try:
+            return next(iter(self.dataloader))
+        except StopIteration:
+            return None
+
+
+class Trainer:
+    """The article's trainer: gets a model and an optimizer, which arrive as copies that don't know each other."""
+
+    def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer):
+        self.model, self.optimizer = model, optimizer
+
+    def train_step(self, batch: Any) -> float:
+        """Compute a loss, its gradients, and step the optimizer: of whatever parameters it has."""
+        _, x, y = batch
+        loss = torch.nn.functional.mse_loss(self.model(x), y)
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return loss.item()
+
+    def weights(self) -> list[float]:
+        """Return the model's weights as they are in this process."""
+        return self.model.weight.detach()[0].tolist()
+
+    def optimizer_has_this_model(self) -> bool:
+        """Say whether the optimizer's parameters are the model's."""
+        mine = {id(p) for p in self.model.parameters()}
+        return all(id(p) in mine for group in self.optimizer.param_groups for p in group["params"])
+
+
+@dataclass(frozen=True)
+class ArticleRun:
+    """What the article's design did.
+
+    Attributes
+    ----------
+    batches : list of list of list of int
+        For each loader the row numbers of each batch that it gave.
+    losses : list of list of float
+        For each trainer its losses.
+    driver_weights : list of float
+        Of the model that the driver holds, and would save.
+    actor_weights : list of list of float
+        Of each trainer's copy.
+    optimizer_has_model : bool
+        Whether the optimizers step the models beside them.
+    ended : bool
+        Whether a loader said that its rows are over.
+    """
+
+    batches: list[list[list[int]]]
+    losses: list[list[float]]
+    driver_weights: list[float]
+    actor_weights: list[list[float]]
+    optimizer_has_model: bool
+    ended: bool
+
+    def __str__(self) -> str:
+        return "\n".join(
+            [
+                f"rows of each batch       {self.batches[0]}",
+                f"losses                   {[round(x, 3) for x in self.losses[0]]}",
+                f"weights in the actor     {[round(x, 3) for x in self.actor_weights[0]]}",
+                f"weights in the driver    {[round(x, 3) for x in self.driver_weights]}",
+                f"optimizer has this model {self.optimizer_has_model}",
+                f"the data came to an end  {self.ended}",
+            ]
+        )
+
+
+def run_article(rows: Sequence[Any], batch_size: int = 4, calls: int = 5, actors: int = 2) -> ArticleRun:
+    """Run the article's loop on a connected Ray, at most ``calls`` times each actor: left alone, it would not end."""
+    import ray
+
+    model = two_weights()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loaders = [ray.remote(num_cpus=0.1)(Loader).remote(rows, batch_size) for _ in range(actors)]
+    trainers = [ray.remote(num_cpus=0.1)(Trainer).remote(model, optimizer) for _ in range(actors)]
+    batches: list[list[list[int]]] = [[] for _ in range(actors)]
+    losses: list[list[float]] = [[] for _ in range(actors)]
+    ended = False
+    for i in range(actors):
+        for _ in range(calls):
+            batch = ray.get(loaders[i].get_next_batch.remote())
+            if batch is None:
+                ended = True
+                break
+            batches[i].append(batch[0].tolist())
+            losses[i].append(ray.get(trainers[i].train_step.remote(batch)))
+    return ArticleRun(
+        batches,
+        losses,
+        model.weight.detach()[0].tolist(),
+        ray.get([t.weights.remote() for t in trainers]),
+        all(ray.get([t.optimizer_has_this_model.remote() for t in trainers])),
+        ended,
+    )
+
+
+class WorkingLoader:
+    """One iterator, kept: each row of this shard once, then None."""
+
+    def __init__(self, rows: Sequence[Any], batch_size: int, rank: int, workers: int):
+        mine = [(i, *row) for i, row in enumerate(rows)][rank::workers]
+        self.dataloader = torch.utils.data.DataLoader(mine, batch_size=batch_size)
+        self.batches = iter(self.dataloader)
+
+    def start_epoch(self) -> None:
+        """Begin again with the first row."""
+        self.batches = iter(self.dataloader)
+
+    def get_next_batch(self) -> Any:
+        """Return the next batch, None when the rows are over."""
+        return next(self.batches, None)
+
+
+class WorkingTrainer:
+    """Makes its own optimizer, from the parameters it has, and hands gradients out before it steps."""
+
+    def __init__(self, model: torch.nn.Module, lr: float):
+        self.model = model
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=lr)
+
+    def gradients(self, batch: Any) -> tuple[list[torch.Tensor], float, int]:
+        """Return the gradients of the summed loss, the summed loss, and the number of rows; zeros without a batch."""
+        self.optimizer.zero_grad()
+        if batch is None:
+            return [torch.zeros_like(p) for p in self.model.parameters()], 0.0, 0
+        _, x, y = batch
+        loss = torch.nn.functional.mse_loss(self.model(x), y, reduction="sum")
+        loss.backward()
+        return [p.grad.clone() for p in self.model.parameters()], loss.item(), len(x)
+
+    def step(self, gradients: Sequence[torch.Tensor]) -> list[float]:
+        """Step with the gradients that all workers agreed on; return the weights."""
+        for parameter, gradient in zip(self.model.parameters(), gradients, strict=True):
+            parameter.grad = gradient.clone()
+        self.optimizer.step()
+        return self.model.weight.detach()[0].tolist()
+
+
+def average_gradients(sums: Sequence[Sequence[torch.Tensor]], counts: Sequence[int]) -> list[torch.Tensor]:
+    """Return the gradient of the mean loss over the rows (or tokens) of all workers.
+
+    Parameters
+    ----------
+    sums
+        For each worker the gradients of its *summed* loss, one tensor a parameter.
+    counts
+        For each worker how many rows or supervised tokens its sum is over; 0 is fine.
+
+    Raises
+    ------
+    ValueError
+        If no worker had anything.
+
+    Examples
+    --------
+    >>> average_gradients([[torch.tensor([2.0])], [torch.tensor([4.0])]], [1, 2])
+    [tensor([2.])]
+    """
+    total = sum(counts)
+    if total == 0:
+        raise ValueError("no worker had a row: there is no mean over nothing")
+    return [sum(parts) / total for parts in zip(*sums, strict=True)]
+
+
+def run_mended(
+    rows: Sequence[Any], batch_size: int = 2, workers: int = 2, epochs: int = 1, lr: float = 0.1
+) -> tuple[list[float], list[list[float]]]:
+    """Train with actors that do work; return the loss of each step and each actor's weights at the end."""
+    import ray
+
+    model = two_weights()
+    trainers = [ray.remote(num_cpus=0.1)(WorkingTrainer).remote(model, lr) for _ in range(workers)]
+    loaders = [
+        ray.remote(num_cpus=0.1)(WorkingLoader).remote(rows, batch_size, rank, workers)
+        for rank in range(workers)
+    ]
+    losses, weights = [], []
+    for _ in range(epochs):
+        ray.get([loader.start_epoch.remote() for loader in loaders])
+        while True:
+            # All loaders at once, then all trainers at once: one wait a round, not one a call.
+            batches = ray.get([loader.get_next_batch.remote() for loader in loaders])
+            if all(batch is None for batch in batches):
+                break
+            results = ray.get([t.gradients.remote(b) for t, b in zip(trainers, batches, strict=True)])
+            gradients = average_gradients([r[0] for r in results], [r[2] for r in results])
+            losses.append(sum(r[1] for r in results) / sum(r[2] for r in results))
+            weights = ray.get([t.step.remote(gradients) for t in trainers])
+    return losses, weights
+
+
+def run_in_one_process(
+    rows: Sequence[Any], batch_size: int, epochs: int = 1, lr: float = 0.1
+) -> tuple[list[float], list[float]]:
+    """Train without Ray, with the batch that all workers have together; return losses and weights."""
+    model = two_weights()
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+    losses = []
+    for _ in range(epochs):
+        for x, y in torch.utils.data.DataLoader(list(rows), batch_size=batch_size):
+            optimizer.zero_grad()
+            loss = torch.nn.functional.mse_loss(model(x), y)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+    return losses, model.weight.detach()[0].tolist()

@@ -1,0 +1,297 @@
+"""``finetune_distributed``: the fine-tune of topic 07 on several workers, with Ray Train and Ray Data.
+
+The driver reads where the rows are, counts them once (which also finds bad rows before a GPU is kept waiting), lays out
+the run, and hands both to Ray: a data set of packed rows, split among the workers, and a function that each worker runs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from onegpu.ray_scale_out.bottleneck import StepTimes
+from onegpu.ray_scale_out.cluster import local_ray, require_ray, worker_resources
+from onegpu.ray_scale_out.pipeline import (
+    WINDOW_ROWS,
+    Recipe,
+    StreamCounts,
+    count_rows,
+    packed_dataset,
+    schedule,
+    windows,
+)
+
+if TYPE_CHECKING:
+    from onegpu.qlora_finetune import FinetuneConfig
+
+
+@dataclass(frozen=True)
+class DistributedResult:
+    """Result of a distributed fine-tune.
+
+    Attributes
+    ----------
+    workers, steps : int
+    losses : tuple of (int, float)
+        Step and mean loss over the supervised tokens of all workers.
+    loss_before, loss_after : float or None
+        Held-out loss; None without held-out rows.
+    examples, row_sum : int
+        Examples trained on over all epochs, and the sum of their row numbers: equal sums, equal rows.
+    tokens, supervised_tokens : int
+        In them.
+    train_seconds : float
+    times : tuple of StepTimes
+        For each worker, of its last session: waiting for data and computing. Waiting for the other workers' gradients
+        counts as computing.
+    resumed_at : int
+        Step from which the last group of workers went on; 0 if none had to be started anew.
+    counts : StreamCounts
+        Of the data.
+    adapter_dir : str
+    model, precision : str
+    versions, config : dict
+    """
+
+    workers: int
+    steps: int
+    losses: tuple[tuple[int, float], ...]
+    loss_before: float | None
+    loss_after: float | None
+    examples: int
+    row_sum: int
+    tokens: int
+    supervised_tokens: int
+    train_seconds: float
+    times: tuple[StepTimes, ...]
+    resumed_at: int
+    counts: StreamCounts
+    adapter_dir: str
+    model: str
+    precision: str
+    versions: dict[str, str]
+    config: dict[str, Any]
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Tokens of all workers per second of training."""
+        return self.tokens / self.train_seconds if self.train_seconds else 0.0
+
+    @property
+    def share_waiting(self) -> float:
+        """Share of the workers' time that was spent waiting for data."""
+        waited = sum(sum(t.waiting) for t in self.times)
+        return waited / max(1e-9, sum(t.seconds for t in self.times))
+
+    def __str__(self) -> str:
+        out = [
+            f"model     {self.model}, {self.precision}",
+            f"workers   {self.workers}"
+            + (f", started anew from step {self.resumed_at}" if self.resumed_at else ""),
+            f"data      {self.counts}",
+            f"trained   {self.steps} steps, {self.examples:,} examples, {self.tokens:,} tokens in "
+            f"{self.train_seconds:,.1f} s: {self.tokens_per_second:,.0f} tokens/s, {self.share_waiting:.0%} waiting for data",
+            f"loss      {self.losses[0][1]:.3f} at step {self.losses[0][0]}, {self.losses[-1][1]:.3f} at step "
+            f"{self.losses[-1][0]}",
+        ]
+        if self.loss_before is not None:
+            out.append(f"held out  {self.loss_before:.3f} before, {self.loss_after:.3f} after")
+        return "\n".join([*out, f"adapter   {self.adapter_dir}"])
+
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        return f"<pre>{escape(str(self))}</pre>"
+
+
+def finetune_distributed(
+    config: FinetuneConfig | None = None,
+    num_workers: int = 2,
+    use_gpu: bool = False,
+    address: str | None = None,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    bad_rows: str = "raise",
+    window_rows: int = WINDOW_ROWS,
+    prefetch_batches: int = 2,
+    max_failures: int = 2,
+    dashboard: bool = False,
+    fault: Any = None,
+    say: Callable[[str], None] | None = None,
+) -> DistributedResult:
+    """Fine-tune with QLoRA on several workers.
+
+    ``per_device_train_batch_size`` and ``gradient_accumulation_steps`` of the config are a worker's: the effective batch
+    is ``num_workers`` times as large, and losses are those of one process with that batch.
+
+    Parameters
+    ----------
+    config
+        As for ``onegpu.qlora_finetune.finetune``. The defaults are the shipped task on SmolLM2-135M.
+    num_workers
+        Training workers.
+    use_gpu
+        One GPU a worker, gradients over nccl; else CPUs and gloo.
+    address
+        Of a Ray cluster. None: a Ray is started on this machine and stopped at the end. If this process is connected
+        to a Ray already, that one is used and stays. On a cluster, ``config.output_dir`` and a data file must be on a
+        disk that all machines see.
+    resume
+        Go on from the newest checkpoint in ``output_dir``, after the driver itself died.
+    overwrite
+        Throw away what an earlier run left in ``output_dir``.
+    bad_rows
+        "raise" or "skip": what to do with a row that can't be trained on. Skipped ones are counted and named.
+    window_rows
+        Rows that are read, tokenized and packed together (``pipeline``). Fewer than topic 07 packs together (all), so
+        a little more room stays empty, and the stream needs no more memory however long it is.
+    prefetch_batches
+        Batches that are ready before a worker asks.
+    max_failures
+        How often the workers are started anew, from the last checkpoint, after one of them died.
+    dashboard
+        Start Ray's dashboard and say its address.
+    fault
+        ``worker.KillWorker``, to see a worker die.
+    say
+        Gets one line at each stage (for instance ``print``).
+
+    Returns
+    -------
+    DistributedResult
+        Prints as a short report.
+
+    Raises
+    ------
+    RayMissing
+        If Ray isn't installed.
+    ValueError
+        For what can't work in config, data or folder; ``NotEnoughResources`` for more workers than CPUs or GPUs. All
+        before training starts.
+    RuntimeError
+        When the workers failed more often than ``max_failures``; the message holds the first reason.
+    """
+    require_ray()
+    from onegpu.qlora_finetune import FinetuneConfig
+    from onegpu.qlora_finetune.run import prepare_output_dir
+
+    config = config or FinetuneConfig()
+    if config.eval_steps is not None:
+        raise ValueError(
+            "eval_steps (and early stopping) work in one process only, onegpu.qlora_finetune.finetune: set it to None"
+        )
+    say = say or (lambda line: None)
+    folder = Path(config.output_dir).resolve()
+    with local_ray(address=address, dashboard=dashboard) as cluster:
+        say(str(cluster))
+        resources = worker_resources(num_workers, use_gpu, cluster.cpus, cluster.gpus)
+        prepare_output_dir(config, resume, overwrite)
+        if resume and (folder / "report.json").is_file():
+            raise ValueError(f"{folder}: the run there is finished; there is nothing to resume")
+        if not resume:
+            shutil.rmtree(folder / "ray", ignore_errors=True)
+        counts, dataset, steps = _plan(config, num_workers, bad_rows, window_rows)
+        say(str(counts))
+        say(f"training, {steps} steps on {num_workers} workers")
+        raw = _fit(
+            dataclasses.replace(config, max_steps=steps), dataset, num_workers, use_gpu, resources, folder,
+            {"fault": fault, "prefetch_batches": prefetch_batches}, max_failures,
+        )  # fmt: skip
+    result = _result(raw, num_workers, counts, folder, config)
+    from onegpu.qlora_finetune.run import write_json
+
+    write_json(folder / "report.json", dataclasses.asdict(result))
+    return result
+
+
+def source_of(config: FinetuneConfig) -> str | list[dict[str, Any]]:
+    """Return the training rows of a config, or the path of a JSONL file, which needn't be read whole."""
+    from onegpu.qlora_finetune.run import read_examples
+
+    if config.data.endswith((".jsonl", ".ndjson")) and Path(config.data).is_file():
+        return config.data
+    return read_examples(config).train
+
+
+def _plan(config, num_workers, bad_rows, window_rows):
+    recipe = Recipe(_tokenizer(config.model), config.max_length, config.packing, bad_rows, config.seed)
+    found = windows(source_of(config), window_rows)
+    counts = count_rows(found, recipe)
+    placed, steps = schedule(
+        found, counts, workers=num_workers, batch_size=config.per_device_train_batch_size,
+        accumulation=config.gradient_accumulation_steps, epochs=config.num_train_epochs, max_steps=config.max_steps,
+        seed=config.seed,
+    )  # fmt: skip
+    return counts, packed_dataset(placed, recipe), steps
+
+
+def _tokenizer(model: str) -> Any:
+    """Load a model's tokenizer without its weights: the driver needs no more."""
+    from transformers import AutoTokenizer
+
+    from onegpu.models import fetch
+
+    folder = fetch(model).folder
+    gguf = next(folder.glob("*.gguf"), None) if not (folder / "tokenizer.json").is_file() else None
+    more = {"gguf_file": gguf.name} if gguf else {}
+    return AutoTokenizer.from_pretrained(folder, local_files_only=True, **more)
+
+
+def _fit(config, dataset, num_workers, use_gpu, resources, folder, settings, max_failures) -> dict[str, Any]:
+    import ray.data
+    import ray.train
+    from ray.train.torch import TorchConfig, TorchTrainer
+
+    from onegpu.ray_scale_out.worker import train_worker
+
+    trainer = TorchTrainer(
+        train_worker,
+        train_loop_config={"config": config} | settings,
+        torch_config=TorchConfig(backend="nccl" if use_gpu else "gloo"),
+        scaling_config=ray.train.ScalingConfig(
+            num_workers=num_workers, use_gpu=use_gpu, resources_per_worker=resources
+        ),
+        run_config=ray.train.RunConfig(
+            name="ray",
+            storage_path=str(folder),
+            failure_config=ray.train.FailureConfig(max_failures=max_failures),
+            checkpoint_config=ray.train.CheckpointConfig(num_to_keep=config.save_total_limit),
+        ),
+        datasets={"train": dataset},
+        dataset_config=ray.train.DataConfig(
+            execution_options=ray.data.ExecutionOptions(preserve_order=True), enable_shard_locality=False
+        ),
+    )
+    try:
+        fitted = trainer.fit()
+    except ray.train.TrainingFailedError as error:
+        reasons = getattr(error, "worker_failures", None) or {0: error}
+        rank, first = next(iter(reasons.items()))
+        said = str(first).strip().splitlines() or [type(first).__name__]
+        raise RuntimeError(
+            f"training failed in worker {rank}, {max_failures} new starts did not help: {said[-1]}"
+        ) from error
+    with fitted.checkpoint.as_directory() as final:
+        shutil.rmtree(folder / "adapter", ignore_errors=True)
+        shutil.copytree(Path(final) / "adapter", folder / "adapter")
+        return json.loads((Path(final) / "result.json").read_text(encoding="utf-8"))
+
+
+def _result(raw, num_workers, counts, folder, config) -> DistributedResult:
+    raw = dict(raw)
+    times = tuple(StepTimes(tuple(w), tuple(c)) for w, c in raw.pop("times"))
+    return DistributedResult(
+        workers=num_workers,
+        losses=tuple((int(step), float(loss)) for step, loss in raw.pop("losses")),
+        times=times,
+        counts=counts,
+        adapter_dir=str(folder / "adapter"),
+        config=dataclasses.asdict(config),
+        **raw,
+    )

@@ -1,0 +1,435 @@
+"""What people hand in for the exercises of lab 08."""
+
+import copy
+import itertools
+import math
+
+import torch
+from onegpu.exercises.answers import Answers
+
+ANSWERS = Answers()
+wrong, right = ANSWERS.wrong, ANSWERS.right
+
+# 8.1 ------------------------------------------------------------------------------------------------------------------
+
+
+@wrong("8.1", "a new iterator each call", case="three batches, five calls", says="new iterator")
+def new_iterator(batches):
+    return lambda: next(iter(batches), None)
+
+
+@wrong("8.1", "always the first", case="three batches, five calls", says="new iterator")
+def always_first(batches):
+    def next_batch():
+        for batch in batches:
+            return batch
+        return None
+
+    return next_batch
+
+
+@wrong("8.1", "starts again", case="three batches, five calls", says="never ends")
+def starts_again(batches):
+    endless = itertools.cycle(batches)
+    return lambda: next(endless)
+
+
+@wrong("8.1", "looks whether there is one", case="three batches, five calls", says="and lost")
+def peeks(batches):
+    iterator = iter(batches)
+    next(iterator, None)
+    return lambda: next(iterator, None)
+
+
+@wrong("8.1", "pops from the end", case="three batches, five calls", says="from the end")
+def pops(batches):
+    left = list(batches)
+    return lambda: left.pop() if left else None
+
+
+@wrong("8.1", "drops the short batch", case="three batches, five calls", says="last batch is missing")
+def drops_last(batches):
+    iterator = iter([batch for batch in batches if len(batch) == len(batches[0])])
+    return lambda: next(iterator, None)
+
+
+@wrong("8.1", "returns the batches", case="three batches, five calls", says="Return a function")
+def returns_batches(batches):
+    return list(batches)
+
+
+@wrong("8.1", "an empty list at the end", case="no batches", says="returns None already")
+def empty_list(batches):
+    if not batches:
+        return list
+    iterator = iter(batches)
+    return lambda: next(iterator, None)
+
+
+@right("8.1", "a counter")
+def counter(batches):
+    at = 0
+
+    def next_batch():
+        nonlocal at
+        at += 1
+        return batches[at - 1] if at <= len(batches) else None
+
+    return next_batch
+
+
+@right("8.1", "try and except")
+def tries(batches):
+    iterator = iter(batches)
+
+    def next_batch():
+        try:
+            return next(iterator)
+        except StopIteration:
+            return None
+
+    return next_batch
+
+
+@right("8.1", "a generator")
+def generator(batches):
+    def give():
+        yield from batches
+        while True:
+            yield None
+
+    return give().__next__
+
+
+# 8.2 ------------------------------------------------------------------------------------------------------------------
+
+
+@wrong("8.2", "hands it back", case="SGD in an actor", says="did not move")
+def as_it_came(model, optimizer):
+    return optimizer
+
+
+@wrong("8.2", "copies it", case="SGD in an actor", says="did not move")
+def copied(model, optimizer):
+    return copy.deepcopy(optimizer)
+
+
+@wrong("8.2", "its old parameters", case="SGD in an actor", says="did not move")
+def old_parameters(model, optimizer):
+    return type(optimizer)(optimizer.param_groups[0]["params"], **optimizer.defaults)
+
+
+@wrong("8.2", "parameters of a copy", case="SGD in an actor", says="did not move")
+def of_a_copy(model, optimizer):
+    return type(optimizer)(copy.deepcopy(model).parameters(), **optimizer.defaults)
+
+
+@wrong("8.2", "loads the state into itself", case="SGD in an actor", says="did not move")
+def loads_state(model, optimizer):
+    optimizer.load_state_dict(optimizer.state_dict())
+    return optimizer
+
+
+@wrong("8.2", "always SGD", case="AdamW with weight decay", says="another kind")
+def always_sgd(model, optimizer):
+    return torch.optim.SGD(
+        model.parameters(),
+        lr=optimizer.defaults["lr"],
+        weight_decay=optimizer.defaults.get("weight_decay", 0),
+    )
+
+
+@wrong("8.2", "only the learning rate", case="AdamW with weight decay", says="settings changed")
+def only_lr(model, optimizer):
+    return type(optimizer)(model.parameters(), lr=optimizer.defaults["lr"])
+
+
+@right("8.2", "swaps the parameters")
+def swaps(model, optimizer):
+    optimizer.param_groups[0]["params"] = list(model.parameters())
+    return optimizer
+
+
+@right("8.2", "from the group")
+def from_group(model, optimizer):
+    settings = {k: v for k, v in optimizer.param_groups[0].items() if k in optimizer.defaults}
+    return optimizer.__class__(list(model.parameters()), **settings)
+
+
+@right("8.2", "only what is trained")
+def trained_only(model, optimizer):
+    return type(optimizer)([p for p in model.parameters() if p.requires_grad], **optimizer.defaults)
+
+
+# 8.3 ------------------------------------------------------------------------------------------------------------------
+
+
+@wrong("8.3", "mean of means", case="2 workers, 10 and 30 tokens", says="mean of the means")
+def mean_of_means(losses, tokens):
+    return sum(losses) / len(losses)
+
+
+@wrong("8.3", "weights turned round", case="2 workers, 10 and 30 tokens", says="turned round")
+def turned_round(losses, tokens):
+    return sum(loss * n for loss, n in zip(losses, reversed(tokens), strict=True)) / sum(tokens)
+
+
+@wrong("8.3", "the sum", case="2 workers, 10 and 30 tokens", says="sum over all tokens")
+def summed(losses, tokens):
+    return sum(loss * n for loss, n in zip(losses, tokens, strict=True))
+
+
+@wrong(
+    "8.3", "divides by the workers", case="2 workers, 10 and 30 tokens", says="not by the number of workers"
+)
+def by_workers(losses, tokens):
+    return sum(loss * n for loss, n in zip(losses, tokens, strict=True)) / len(losses)
+
+
+@wrong("8.3", "the largest worker's", case="2 workers, 10 and 30 tokens", says="most tokens")
+def largest(losses, tokens):
+    return losses[tokens.index(max(tokens))]
+
+
+@wrong("8.3", "0 times nan", case="a worker with a filler row", says="0 times nan is nan")
+def zero_times_nan(losses, tokens):
+    if not sum(tokens):
+        raise ValueError("no tokens")
+    return sum(loss * n for loss, n in zip(losses, tokens, strict=True)) / sum(tokens)
+
+
+@wrong("8.3", "0 when there is nothing", case="nobody has a token", says="raise a ValueError")
+def zero_for_nothing(losses, tokens):
+    total = sum(loss * n for loss, n in zip(losses, tokens, strict=True) if n)
+    return total / max(1, sum(tokens))
+
+
+@right("8.3", "a loop")
+def loop(losses, tokens):
+    total = count = 0
+    for loss, n in zip(losses, tokens, strict=True):
+        if n > 0:
+            total += loss * n
+            count += n
+    if count == 0:
+        raise ValueError("nothing to average")
+    return total / count
+
+
+@right("8.3", "torch")
+def with_torch(losses, tokens):
+    weights = torch.tensor(tokens, dtype=torch.float64)
+    if weights.sum() == 0:
+        raise ValueError("nothing to average")
+    return float((torch.tensor(losses, dtype=torch.float64).nan_to_num() * weights).sum() / weights.sum())
+
+
+@right("8.3", "fsum over pairs")
+def with_fsum(losses, tokens):
+    pairs = [(loss, n) for loss, n in zip(losses, tokens, strict=True) if n]
+    if not pairs:
+        raise ValueError("nothing to average")
+    return math.fsum(loss * n for loss, n in pairs) / sum(n for _, n in pairs)
+
+
+# 8.4 ------------------------------------------------------------------------------------------------------------------
+
+
+@wrong("8.4", "halves one after the other", case="six rows, 2 workers", says="one after the other")
+def contiguous(rows, workers):
+    each = -(-len(rows) // workers)
+    padded = [*rows, *[None] * (each * workers - len(rows))]
+    return [padded[each * rank : each * (rank + 1)] for rank in range(workers)]
+
+
+@wrong("8.4", "one share a step", case="six rows, 2 workers", says="one share a step")
+def by_steps(rows, workers):
+    return [list(rows[i : i + workers]) for i in range(0, len(rows), workers)]
+
+
+@wrong("8.4", "all to all", case="six rows, 2 workers", says="trained twice")
+def everything(rows, workers):
+    return [list(rows) for _ in range(workers)]
+
+
+@wrong("8.4", "cuts off", case="seven rows, 3 workers", says="Row 6 is lost")
+def cut_off(rows, workers):
+    even = len(rows) // workers * workers
+    return [list(rows[:even][rank::workers]) for rank in range(workers)]
+
+
+@wrong("8.4", "unequal", case="seven rows, 3 workers", says="not equally long")
+def unequal(rows, workers):
+    return [list(rows[rank::workers]) for rank in range(workers)]
+
+
+@wrong("8.4", "fills up from the beginning", case="seven rows, 3 workers", says="trained twice")
+def from_the_beginning(rows, workers):
+    padded = [*rows, *rows[: -len(rows) % workers]]
+    return [padded[rank::workers] for rank in range(workers)]
+
+
+@wrong("8.4", "repeats the last row", case="seven rows, 3 workers", says="trained three times")
+def repeats_last(rows, workers):
+    padded = [*rows, *[rows[-1]] * (-len(rows) % workers)]
+    return [padded[rank::workers] for rank in range(workers)]
+
+
+@right("8.4", "zip_longest")
+def zipped(rows, workers):
+    steps = [rows[i : i + workers] for i in range(0, len(rows), workers)]
+    return [[step[rank] if rank < len(step) else None for step in steps] for rank in range(workers)]
+
+
+@right("8.4", "dealt out")
+def dealt(rows, workers):
+    shares = [[] for _ in range(workers)]
+    for i, row in enumerate(rows):
+        shares[i % workers].append(row)
+    longest = max(map(len, shares))
+    return [share + [None] * (longest - len(share)) for share in shares]
+
+
+@right("8.4", "tuples")
+def as_tuples(rows, workers):
+    padded = list(rows)
+    while len(padded) % workers:
+        padded.append(None)
+    return [tuple(padded[rank::workers]) for rank in range(workers)]
+
+
+# 8.5 ------------------------------------------------------------------------------------------------------------------
+
+
+@wrong("8.5", "forgets the workers", case="windows of 5, 7 and 4 packed rows", says="forget the workers")
+def without_workers(windows, workers, batch_size, accumulation, epochs):
+    return math.ceil(epochs * math.ceil(sum(windows) / (batch_size * accumulation)))
+
+
+@wrong("8.5", "forgets the accumulation", case="windows of 5, 7 and 4 packed rows", says="micro-batches")
+def without_accumulation(windows, workers, batch_size, accumulation, epochs):
+    return math.ceil(epochs * math.ceil(sum(windows) / (batch_size * workers)))
+
+
+@wrong("8.5", "counts rows", case="windows of 5, 7 and 4 packed rows", says="These are rows")
+def rows_only(windows, workers, batch_size, accumulation, epochs):
+    return math.ceil(sum(windows) * epochs)
+
+
+@wrong("8.5", "each window by itself", case="windows of 5, 7 and 4 packed rows", says="two windows")
+def window_by_window(windows, workers, batch_size, accumulation, epochs):
+    return math.ceil(epochs * sum(math.ceil(n / (workers * batch_size * accumulation)) for n in windows))
+
+
+@wrong("8.5", "rounds down", case="rows that don't come out even, two epochs", says="round up")
+def rounds_down(windows, workers, batch_size, accumulation, epochs):
+    return int(epochs * (sum(windows) // (workers * batch_size * accumulation)))
+
+
+@wrong(
+    "8.5",
+    "rounds both epochs together",
+    case="rows that don't come out even, two epochs",
+    says="both epochs end",
+)
+def across_epochs(windows, workers, batch_size, accumulation, epochs):
+    rows = sum(windows) * epochs
+    return int(rows // (workers * batch_size * accumulation))
+
+
+@wrong("8.5", "one epoch", case="rows that don't come out even, two epochs", says="steps of one epoch")
+def one_epoch(windows, workers, batch_size, accumulation, epochs):
+    return math.ceil(sum(windows) / (workers * batch_size * accumulation))
+
+
+@wrong("8.5", "cuts half an epoch off", case="half an epoch", says="rounded up, as transformers")
+def cuts_half(windows, workers, batch_size, accumulation, epochs):
+    return int(epochs * math.ceil(sum(windows) / (workers * batch_size * accumulation)))
+
+
+@right("8.5", "one pass")
+def one_pass(windows, workers, batch_size, accumulation, epochs):
+    rows = 0
+    for n in windows:
+        rows += n
+    each, rest = divmod(rows, workers * batch_size * accumulation)
+    return math.ceil(epochs * (each + (rest > 0)))
+
+
+@right("8.5", "negative floor")
+def negative_floor(windows, workers, batch_size, accumulation, epochs):
+    return math.ceil(-(-sum(windows) // (workers * batch_size * accumulation)) * epochs)
+
+
+@right("8.5", "filled up first")
+def filled_up(windows, workers, batch_size, accumulation, epochs):
+    a_step = workers * batch_size * accumulation
+    rows = sum(windows)
+    return math.ceil((rows + -rows % a_step) // a_step * epochs)
+
+
+# 8.6 ------------------------------------------------------------------------------------------------------------------
+
+
+@wrong("8.6", "with the first step", case="a slow tokenizer", says="Leave it out")
+def with_first(waiting, computing):
+    share = sum(waiting) / (sum(waiting) + sum(computing))
+    return share, max(1, math.ceil(sum(waiting) / sum(computing)))
+
+
+@wrong("8.6", "waiting over computing", case="a slow tokenizer", says="never above 1")
+def a_ratio(waiting, computing):
+    ratio = sum(waiting[1:]) / sum(computing[1:])
+    return ratio, math.ceil(ratio - 1e-9)
+
+
+@wrong("8.6", "the share that computes", case="a slow tokenizer", says="share that computes")
+def share_computing(waiting, computing):
+    w, c = sum(waiting[1:]), sum(computing[1:])
+    return c / (w + c), max(1, math.ceil(w / c - 1e-9))
+
+
+@wrong("8.6", "one CPU too many", case="a slow tokenizer", says="three keep up")
+def one_too_many(waiting, computing):
+    w, c = sum(waiting[1:]), sum(computing[1:])
+    return w / (w + c), max(1, math.ceil(w / c - 1e-9) + 1)
+
+
+@wrong("8.6", "one CPU", case="a slow tokenizer", says="one is needed every")
+def one_cpu(waiting, computing):
+    w, c = sum(waiting[1:]), sum(computing[1:])
+    return w / (w + c), 1
+
+
+@wrong("8.6", "rounds down", case="rounded up", says="round up")
+def rounded_down(waiting, computing):
+    w, c = sum(waiting[1:]), sum(computing[1:])
+    return w / (w + c), max(1, int(w / c + 1e-9))
+
+
+@wrong("8.6", "nobody prepares", case="data that is ready", says="at least 1")
+def nobody(waiting, computing):
+    w, c = sum(waiting[1:]), sum(computing[1:])
+    return w / (w + c), math.ceil(w / c - 1e-9)
+
+
+@right("8.6", "means")
+def with_means(waiting, computing):
+    n = len(waiting) - 1
+    w, c = sum(waiting[1:]) / n, sum(computing[1:]) / n
+    return w / (w + c), max(1, math.ceil(round(w / c, 6)))
+
+
+@right("8.6", "counts CPUs up")
+def counts_up(waiting, computing):
+    w, c = sum(waiting[1:]), sum(computing[1:])
+    cpus = 1
+    while w / cpus > c + 1e-9:
+        cpus += 1
+    return w / (w + c), cpus
+
+
+@right("8.6", "a list")
+def as_list(waiting, computing):
+    w, c = math.fsum(waiting[1:]), math.fsum(computing[1:])
+    return [w / (w + c), max(1, -int(-(w / c - 1e-9) // 1))]

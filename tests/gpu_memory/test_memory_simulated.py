@@ -4,10 +4,11 @@ import re
 import subprocess
 import sys
 
+import bitsandbytes
 import pytest
 import torch
 import transformers
-from onegpu.gpu_memory import CATEGORIES, simulated
+from onegpu.gpu_memory import CATEGORIES, closed_form, simulated
 from transformers import AutoConfig, masking_utils
 
 GIB = 2**30
@@ -125,6 +126,28 @@ def test_optimizers_keep_and_need_what_they_say(optimizer, state, temporary):
         assert needed == pytest.approx(temporary * count, abs=2048)
     else:
         assert needed == 3 * 4 * 512 * 256  # root and quotient of the largest tensor, and the quotient before
+
+
+@pytest.mark.parametrize("way", [simulated, closed_form])
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_the_trainer_keeps_8_bit_adams_state_of_embeddings_in_fp32(way, kind):
+    # Trainer.create_optimizer overrides bitsandbytes' manager: half a GiB more for each 100 million embeddings
+    plain, trainer = (
+        way(small(kind), dtype="bf16", optimizer="adamw_8bit", loop=loop, sequence_length=64, gpu="L4")[
+            "after_step"
+        ]
+        for loop in ("plain", "trainer")
+    )
+    sizes = {"llama": [500 * 256], "gpt2": [500 * 256, 1024 * 256]}[kind]
+    more = trainer.by_category["optimizer_state"] - plain.by_category["optimizer_state"]
+    assert more == sum(8 * n - 2 * n - 2 * 4 * n // 256 for n in sizes)
+
+
+def test_an_optimizer_of_a_simulation_leaves_bitsandbytes_manager_as_it_was():
+    manager = bitsandbytes.optim.GlobalOptimManager.get_instance()
+    before = dict(manager.pid2config), dict(manager.index2config), list(manager.module_weight_config_triple)
+    run(dtype="bf16", optimizer="adamw_8bit", loop="trainer")
+    assert before == (manager.pid2config, manager.index2config, manager.module_weight_config_triple)
 
 
 def test_paged_states_are_not_in_torchs_count():
@@ -254,8 +277,6 @@ def test_any_decoder_that_transformers_knows_can_be_simulated():
 
 
 def state_of_the_libraries():
-    import bitsandbytes
-
     functions = (
         torch.nn.functional.scaled_dot_product_attention, torch.nn.functional.dropout, torch.nn.functional.softmax,
         torch.autocast, torch.utils.checkpoint.checkpoint, masking_utils.find_packed_sequence_indices,

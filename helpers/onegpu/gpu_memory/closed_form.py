@@ -462,13 +462,15 @@ class _ClosedForm:
         sizes, b = self._trained()
         name = setup.optimizer
         if first:
+            in_fp32 = self._embeddings() if "8bit" in name and setup.loop != "plain" else []
             states: list[int] = []
-            for size in sizes:
-                states += _state_bytes(name, size, b)
+            for i, size in enumerate(sizes):
+                states += _state_bytes(name, size, b, in_fp32=i < len(in_fp32))
             if "8bit" in name:
                 states += [1024, 1024]
             ledger.take("optimizer_state", *states, form=Form(
-                _state_formula(name, b, sum(sizes)), "what the optimizer remembers of each trainable number"))  # fmt: skip
+                _state_formula(name, b, sum(sizes), sum(in_fp32)), "what the optimizer remembers of each trainable number"
+                + (", in fp32 of embeddings: the Trainer asks for that" if in_fp32 else "")))  # fmt: skip
         if name == "adamw_torch":
             ledger.use("optimizer_temporaries", *(size * b for size in sizes), form=Form(
                 f"{b} x {sum(sizes):,}", "foreach takes the root of all second moments at once"))  # fmt: skip
@@ -484,6 +486,11 @@ class _ClosedForm:
         sizes = [setup.lora_r * side for w in self.targets for side in w.shape[::-1]]
         return sizes * n.arch.layers, DTYPE_BYTES[setup.lora_dtype]
 
+    def _embeddings(self) -> list[int]:
+        """Sizes of the trained embeddings, which come first among the weights."""
+        weights = self.n.arch.weights() if self.n.trains_all else ()
+        return [w.size for w in weights if w.name in ("embedding", "positions")]
+
     def _workspace(self, of: str) -> None:
         size = self.setup.gpu.cublas_workspace_bytes
         if size and of not in getattr(self, "_workspaces", ()):
@@ -495,19 +502,20 @@ class _ClosedForm:
             )
 
 
-def _state_bytes(name: str, size: int, b: int) -> list[int]:
+def _state_bytes(name: str, size: int, b: int, *, in_fp32: bool) -> list[int]:
     if name == "sgd" or (name.startswith("paged") and size >= PAGED_FROM):
-        return [] if "8bit" not in name else [4 * -(-size // 256)] * 2
-    if "8bit" in name and size >= 4096:
+        return [] if "8bit" not in name or in_fp32 else [4 * -(-size // 256)] * 2
+    if "8bit" in name and size >= 4096 and not in_fp32:
         return [size, size, 4 * -(-size // 256), 4 * -(-size // 256)]
     if "8bit" in name or name.startswith("paged"):
         return [4 * size, 4 * size]
     return [size * b, size * b, *([4] if name == "adamw_torch_fused" else [])]
 
 
-def _state_formula(name: str, b: int, count: int) -> str:
+def _state_formula(name: str, b: int, count: int, in_fp32: int) -> str:
     if "8bit" in name:
-        return f"2 (1 + 4/256) n, n = {count:,}"
+        more = f" + 8 x {in_fp32:,}" if in_fp32 else ""
+        return f"2 (1 + 4/256) n{more}, n = {count - in_fp32:,}"
     if name == "sgd":
         return "0"
     return f"2 x {b} n, n = {count:,}"

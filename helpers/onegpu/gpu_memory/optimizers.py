@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -9,8 +10,14 @@ import torch
 PAGED_FROM = 100_000  # bitsandbytes pages states of at least so many numbers; smaller ones stay on the card
 
 
-def make(name: str, parameters: list[torch.nn.Parameter]) -> Any:
-    """Return the optimizer `name` (one of `training_setup.OPTIMIZERS`) over the parameters."""
+def make(name: str, parameters: list[torch.nn.Parameter], *, in_fp32: Iterable[torch.Tensor] = ()) -> Any:
+    """Return the optimizer `name` (one of `training_setup.OPTIMIZERS`) over the parameters.
+
+    Parameters
+    ----------
+    in_fp32
+        Parameters whose state an 8-bit optimizer is to keep in fp32.
+    """
     if name == "adamw_torch":
         return torch.optim.AdamW(parameters, lr=1e-5, foreach=True)
     if name == "adamw_single":
@@ -23,14 +30,18 @@ def make(name: str, parameters: list[torch.nn.Parameter]) -> Any:
         return torch.optim.AdamW(parameters, lr=1e-5, fused=True)
     import bitsandbytes as bnb
 
-    if name == "adamw_8bit":
-        return bnb.optim.AdamW8bit(parameters, lr=1e-5)
-    if parameters[0].device.type != "meta":
-        kind = bnb.optim.PagedAdamW8bit if name == "paged_adamw_8bit" else bnb.optim.PagedAdamW32bit
-        return kind(parameters, lr=1e-5)
-    kind = bnb.optim.AdamW8bit if name == "paged_adamw_8bit" else bnb.optim.AdamW32bit
+    paged = name.startswith("paged") and parameters[0].device.type != "meta"
+    if name == "paged_adamw_32bit":
+        kind = bnb.optim.PagedAdamW32bit if paged else bnb.optim.AdamW32bit
+    else:
+        kind = bnb.optim.PagedAdamW8bit if paged else bnb.optim.AdamW8bit
     optimizer = kind(parameters, lr=1e-5)
-    optimizer.get_state_buffer = _paged_buffer  # on this object only
+    if name.startswith("paged") and not paged:
+        optimizer.get_state_buffer = _paged_buffer  # on this object only
+    # An optimizer's overrides lie in an object that all optimizers share: this one gets its own.
+    optimizer.mng = bnb.optim.GlobalOptimManager.__new__(bnb.optim.GlobalOptimManager)
+    optimizer.mng.initialize()
+    optimizer.mng.pid2config = {id(p): {"optim_bits": 32} for p in in_fp32}
     return optimizer
 
 

@@ -200,10 +200,17 @@ def _enable_checkpointing(model: nn.Module) -> None:
 
 
 def make_optimizer(model: nn.Module, setup: TrainingSetup) -> Any:
-    """Make the optimizer of a setup over the trainable parameters."""
+    """Make the optimizer of a setup over the trainable parameters.
+
+    transformers' Trainer lets 8-bit optimizers keep the state of embeddings in fp32.
+    """
     from onegpu.gpu_memory import optimizers
 
-    return optimizers.make(setup.optimizer, [p for p in model.parameters() if p.requires_grad])
+    embeddings = [m.weight for m in model.modules() if isinstance(m, nn.Embedding)]
+    in_fp32 = [] if setup.loop == "plain" else embeddings
+    return optimizers.make(
+        setup.optimizer, [p for p in model.parameters() if p.requires_grad], in_fp32=in_fp32
+    )
 
 
 @contextlib.contextmanager

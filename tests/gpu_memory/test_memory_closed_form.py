@@ -32,6 +32,13 @@ CASES = [
     ("llama-2-7b", {"batch_size": 4, "sequence_length": 1024, "method": "qlora", "gradient_checkpointing": True}),
     ("qwen2.5-1.5b", {"batch_size": 4, "method": "qlora", "logits": "supervised", "lora_target_modules": "all-linear"}),
     ("qwen3-0.6b", {"batch_size": 2, "gpu": "L4"}),
+    ("llama-2-7b", {"sequence_length": 1024, "gpu": "A100", "method": "lora", "attention": "eager", "loop": "trainer"}),
+    ("llama-2-7b", {"sequence_length": 1024, "gpu": "A100", "gradient_checkpointing": True, "loop": "trainer",
+                    "optimizer": "adamw_8bit"}),
+    ("llama-3.2-1b", {"sequence_length": 1024, "method": "qlora", "loop": "trainer", "mixed_precision": "fp16",
+                      "optimizer": "paged_adamw_8bit"}),
+    ("mistral-7b-v0.1", {"gpu": "A100", "method": "lora", "loop": "trainer", "mixed_precision": "bf16", "lora_r": 16,
+                         "lora_target_modules": SEVEN[:4]}),
     ("gpt2", {"batch_size": 8, "attention": "eager"}),
     ("gpt2", {"batch_size": 8, "gpu": "cpu", "optimizer": "adamw_single"}),
     ("smollm2-135m", {"batch_size": 4, "gpu": "cpu", "method": "qlora"}),
@@ -50,9 +57,9 @@ def test_formula_and_simulation_agree(model, settings):
             simulation[moment].allocated_bytes, rel=2e-3
         ), moment
     assert formula["after_forward"].allocated_bytes == pytest.approx(
-        simulation["after_forward"].allocated_bytes, rel=1e-2
+        simulation["after_forward"].allocated_bytes, rel=5e-3
     )
-    assert formula.peak_bytes == pytest.approx(simulation.peak_bytes, rel=1e-2)
+    assert formula.peak_bytes == pytest.approx(simulation.peak_bytes, rel=5e-3)
 
 
 def test_every_term_shows_its_formula_its_reason_and_its_bytes():

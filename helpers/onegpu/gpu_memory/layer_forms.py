@@ -113,7 +113,7 @@ def saved_by_layer(n: Numbers, targets: tuple[Weight, ...], keeps, *, first: boo
             ),
         )
     yield from _lora(n, groups, names)
-    yield from _attention(n, keeps)
+    yield from _attention(n, keeps, keeps_output=n.trains_all or bool(names & {"o_proj", "dense", "c_proj"}))
     if not (frozen_start and parallel):  # nothing before a first parallel MLP is trained
         yield from _mlp(n, names)
 
@@ -184,7 +184,8 @@ def _lora(n: Numbers, groups, names):
         )
 
 
-def _attention(n: Numbers, keeps):
+def _attention(n: Numbers, keeps, *, keeps_output: bool):
+    """What attention keeps. Fused kernels need their output; others only as the input of a trained layer behind."""
     arch, T, S, B, c = n.arch, n.T, n.S, n.B, n.c
     q, kv, a = arch.query_width, arch.kv_width, arch.heads
     kernel = n.kernel
@@ -203,17 +204,18 @@ def _attention(n: Numbers, keeps):
         return
     scores = B * a * S * S
     if kernel == "math":
-        sizes = [4 * T * q, 4 * T * q, 4 * T * q, 4 * scores, c * T * q]
+        sizes = [4 * T * q, 4 * T * q, 4 * T * q, 4 * scores, *([c * T * q] if keeps_output else [])]
         yield (
             "activations",
             sizes,
             Form(
-                "4 B a S^2 + 3 x 4 T a d + c T a d", "scores in fp32: no fused kernel takes this on this card"
+                "4 B a S^2 + 3 x 4 T a d" + (" + c T a d" if keeps_output else ""),
+                "scores in fp32: no fused kernel takes this on this card",
             ),
         )
         return
     if arch.family == "gpt2":
-        sizes = [c * T * q] * (2 if n.use_cache else 4) + [c * scores]
+        sizes = [c * T * q] * ((1 if n.use_cache else 3) + keeps_output) + [c * scores]
         if arch.dropout:
             sizes += [c * scores, n.mask_bytes * scores]
         yield (
@@ -225,7 +227,7 @@ def _attention(n: Numbers, keeps):
             ),
         )
         return
-    sizes = [c * T * q] * (4 if arch.heads != arch.kv_heads or not n.use_cache else 2) + [
+    sizes = [c * T * q] * ((3 if arch.heads != arch.kv_heads or not n.use_cache else 1) + keeps_output) + [
         4 * scores,
         *([c * scores] if c == 2 else []),
     ]
@@ -233,8 +235,9 @@ def _attention(n: Numbers, keeps):
         "activations",
         sizes,
         Form(
-            "(4 + c) B a S^2 + 4 c T a d",
-            "scores after softmax in fp32 and once more in 16 bits, queries, keys, values, output",
+            f"(4 + c) B a S^2 + {3 + keeps_output} c T a d",
+            "scores after softmax in fp32 and once more in 16 bits, queries, keys, values"
+            + (", output" if keeps_output else ""),
         ),
     )
 

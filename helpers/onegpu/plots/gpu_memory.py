@@ -42,6 +42,7 @@ def stacked(
     moment: str = "after_step",
     title: str = "Memory after the step",
     cards: Sequence[str] = (),
+    reach: int = 0,
     height: float | None = None,
 ) -> Figure:
     """Draw one horizontal bar for each breakdown, its categories end to end, its total behind it.
@@ -53,7 +54,9 @@ def stacked(
     moment
         Of the breakdowns: a moment's name, or "peak".
     cards
-        Names in `GPU_MEMORY_BYTES`, drawn as lines across.
+        Names in `GPU_MEMORY_BYTES`, drawn as lines across where they lie within the picture.
+    reach
+        Bytes that the picture goes to at least, to have a card's line in it.
 
     Examples
     --------
@@ -85,9 +88,10 @@ def stacked(
         )
     axes.set_yticks(range(len(labels)), labels)
     axes.invert_yaxis()
-    axes.set_xlim(0, largest * 1.12)
+    right = max(largest * 1.12, reach / GIB * 1.03)
+    axes.set_xlim(0, right)
     axes.grid(axis="y", visible=False)
-    _card_lines(axes, cards, largest * 1.12)
+    _card_lines(axes, cards, right)
     used = [c for c in STYLE if any(c in sizes for sizes in shares.values())]
     _legend(made, used)
     return made

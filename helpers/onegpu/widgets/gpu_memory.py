@@ -8,7 +8,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from onegpu.dtype_sizing import GPU_MEMORY_BYTES, format_bytes
-from onegpu.gpu_memory import MemoryBreakdown, closed_form
+from onegpu.gpu_memory import MemoryBreakdown, closed_form, judge
 from onegpu.plots.gpu_memory import stacked
 from onegpu.widgets.base import choice, explore, slider, switch
 
@@ -23,12 +23,13 @@ MODELS = (
 )
 CARDS = ("T4", "L4", "A100-40GB", "A100-80GB")
 LENGTHS = (128, 256, 512, 1024, 2048)
+LEAST_SHARE = 0.15  # of a card: a smaller peak would be too thin beside the card's line
 OPTIMIZERS = ("adamw_torch", "adamw_8bit", "paged_adamw_8bit", "sgd")
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=256)
 def _predict(**settings: Any) -> MemoryBreakdown:
-    return closed_form(settings.pop("model"), gpu="L4", **settings)
+    return closed_form(settings.pop("model"), **settings)
 
 
 def memory_picture(
@@ -40,7 +41,7 @@ def memory_picture(
     supervised: bool,
     optimizer: str,
 ) -> tuple[Figure, str]:
-    """Draw the peak of a training step by category, with the cards as lines, and say which it fits.
+    """Draw the peak of a training step by category, on the smallest card it fits on, with that card's line.
 
     Examples
     --------
@@ -48,22 +49,33 @@ def memory_picture(
     >>> "T4" in sentence
     True
     """
-    found = _predict(
-        model=model, method=method, batch_size=batch_size, sequence_length=length, optimizer=optimizer,
-        gradient_checkpointing=checkpointing, logits="supervised" if supervised else "all",
-    )  # fmt: skip
+    by_card = {
+        card: _predict(
+            model=model, method=method, batch_size=batch_size, sequence_length=length, optimizer=optimizer,
+            gradient_checkpointing=checkpointing, logits="supervised" if supervised else "all", gpu=card,
+        )
+        for card in CARDS
+    }  # fmt: skip
+    card = next((card for card, found in by_card.items() if judge(found)), None)
+    found = by_card[card or CARDS[-1]]
+    total = GPU_MEMORY_BYTES[found.setup.gpu.name]
     bars = {"peak": found.peak.by_category, "after the step": found["after_step"].by_category}
-    drawn = stacked(bars, title=f"{model}, {method}, {batch_size} x {length} tokens", cards=CARDS, height=3.4)
-    needed = found.peak_bytes + found.setup.gpu.context_bytes[1]
-    fitting = [card for card in CARDS if needed <= GPU_MEMORY_BYTES[card]]
-    sentence = f"The peak is {format_bytes(found.peak_bytes, 'GiB')}, in {found.peak.where}; " + (
-        f"the smallest card it fits on is the {fitting[0]}." if fitting else "it fits on none of these cards."
+    drawn = stacked(
+        bars,
+        title=f"{model}, {method}, {batch_size} x {length} tokens",
+        cards=CARDS,
+        reach=total if found.peak_bytes > LEAST_SHARE * total else 0,
+        height=3.4,
     )
-    return drawn, sentence
+    where = f"the peak is {format_bytes(found.peak_bytes, 'GiB')}, in {found.peak.where}"
+    if card is None:
+        return drawn, f"It fits on none of these cards: on the largest {where}."
+    share = f"{100 * found.peak_bytes / total:.0f} % of it"
+    return drawn, f"The smallest card it fits on is the {card}; there {where}, {share}."
 
 
 def explorer() -> None:
-    """Show the explorer. Cards are drawn where they are within the picture; kernels are an L4's."""
+    """Show the explorer. Each card is asked for itself: kernels and dtypes differ."""
     explore(
         memory_picture,
         model=choice("model", MODELS, "llama-2-7b"),

@@ -145,7 +145,12 @@ def describe(code: int, kept: Stored) -> tuple[str, str]:
     elif value == kept.given:
         how = "exactly"
     elif kept.given and math.isfinite(kept.given):
-        how = f"off by {100 * abs(error / kept.given):.2g} %"
+        times = value / kept.given
+        how = (
+            f"off by {100 * abs(error / kept.given):.2g} %"
+            if abs(times) < 10
+            else f"{times:,.0f} times as large"
+        )
     else:
         how = f"off by {error:+.3g}"
     beside = " and ".join(repr(x) for x in (below, above) if x is not None)

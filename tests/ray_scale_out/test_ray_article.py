@@ -12,7 +12,7 @@ def ran(cluster):
 
 
 def test_each_call_gives_the_first_batch_again(ran):
-    assert ran.batches == [[[0, 1, 2, 3]] * 4] * 2
+    assert ran.batches == [[[0, 1, 2, 3]] * 4]
 
 
 def test_the_data_never_ends(ran):
@@ -22,7 +22,7 @@ def test_the_data_never_ends(ran):
 
 def test_the_optimizer_steps_a_copy_that_nobody_uses(ran):
     assert not ran.optimizer_has_model
-    assert ran.actor_weights == [[0.0, 0.0]] * 2
+    assert ran.actor_weights == [[0.0, 0.0]]
     assert ran.losses[0] == [ran.losses[0][0]] * 4
 
 
@@ -30,15 +30,13 @@ def test_the_driver_would_save_an_untrained_model(ran):
     assert ran.driver_weights == [0.0, 0.0]
 
 
-class Holder:
-    """Stands for a loader: holds what it reserved."""
-
-    def ready(self):
-        return True
-
-
 def test_loaders_that_reserve_all_there_is_leave_none_to_the_trainers(cluster, ray):
     """Two CPUs stand for two GPUs: the loaders take them, and the first trainer waits without end."""
+
+    class Holder:
+        def ready(self):
+            return True
+
     loaders = [ray.remote(num_cpus=1)(Holder).remote() for _ in range(2)]
     ray.get([loader.ready.remote() for loader in loaders], timeout=60)
     trainer = ray.remote(num_cpus=1)(Holder).remote()

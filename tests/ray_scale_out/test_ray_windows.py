@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onegpu.packing import pack_lengths
-from onegpu.ray_scale_out.cluster import NotEnoughResources, spill_room, worker_resources
+from onegpu.ray_scale_out.cluster import NotEnoughResources, data_cpus, spill_room, worker_resources
 from onegpu.ray_scale_out.pipeline import (
     Recipe,
     StreamCounts,
@@ -185,6 +185,14 @@ def test_workers_leave_a_cpu_to_the_data_also_on_two_cpus():
     """ray#28822: on Colab's two CPUs, workers that take both leave nothing to read rows with."""
     asked = worker_resources(2, False, cpus=2, gpus=0)
     assert 2 * asked["CPU"] <= 1
+
+
+def test_cpus_that_others_hold_are_not_counted_on():
+    """An actor that a notebook's variable still holds took a tenth of a CPU: rows and workers waited for each other."""
+    asked = worker_resources(2, False, cpus=2, gpus=0, free_cpus=1.9)
+    assert 2 * asked["CPU"] + data_cpus(1.9) <= 1.9
+    with pytest.raises(NotEnoughResources, match=r"all but 0\.2 of 2 CPUs"):
+        worker_resources(2, False, cpus=2, gpus=0, free_cpus=0.2)
 
 
 def test_more_workers_than_cpus_is_an_error():

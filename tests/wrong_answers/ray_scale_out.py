@@ -130,7 +130,7 @@ def loads_state(model, optimizer):
     return optimizer
 
 
-@wrong("8.2", "always SGD", case="AdamW with weight decay", says="another kind")
+@wrong("8.2", "always SGD", case="Adam with weight decay", says="another kind")
 def always_sgd(model, optimizer):
     return torch.optim.SGD(
         model.parameters(),
@@ -139,7 +139,7 @@ def always_sgd(model, optimizer):
     )
 
 
-@wrong("8.2", "only the learning rate", case="AdamW with weight decay", says="settings changed")
+@wrong("8.2", "only the learning rate", case="Adam with weight decay", says="settings changed")
 def only_lr(model, optimizer):
     return type(optimizer)(model.parameters(), lr=optimizer.defaults["lr"])
 

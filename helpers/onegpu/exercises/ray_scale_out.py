@@ -83,7 +83,7 @@ def _stuck(got: Any) -> bool:
 
 
 def _other_kind(got: Any) -> bool:
-    return isinstance(got, tuple) and len(got) == 3 and got[0] != "AdamW"
+    return isinstance(got, tuple) and len(got) == 3 and got[0] != "Adam"
 
 
 def _other_settings(got: Any) -> bool:
@@ -164,11 +164,11 @@ EXERCISES = (
                 ),
             ),
             Case(
-                "AdamW with weight decay",
-                ("AdamW", {"lr": 0.01, "weight_decay": 0.5}),
+                "Adam with weight decay",
+                ("Adam", {"lr": 0.01, "weight_decay": 0.5}),
                 "type(optimizer) is its kind, optimizer.defaults holds its settings.",
                 mistakes=(
-                    Mistake(_other_kind, "It was an AdamW and has become another kind: use type(optimizer)."),
+                    Mistake(_other_kind, "It was an Adam and has become another kind: use type(optimizer)."),
                     Mistake(
                         _other_settings,
                         "The settings changed on the way: optimizer.defaults holds all of them, not only lr.",

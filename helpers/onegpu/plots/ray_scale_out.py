@@ -13,8 +13,8 @@ from onegpu.plots.base import COLOURS, HATCHES, LINES, MARKERS, figure
 
 
 def _boxes(title: str, boxes: Mapping[str, tuple[float, float, str, int]], arrows: Sequence[tuple]) -> Figure:
-    fig, ax = figure(title, "", "", size=(7.4, 3.9))
-    ax.set(xlim=(0, 10), ylim=(0, 6))
+    fig, ax = figure(title, "", "", size=(7.4, 3.4))
+    ax.set(xlim=(0, 10), ylim=(0.6, 5.3))
     ax.axis("off")
     for x, y, text, colour in boxes.values():
         ax.add_patch(
@@ -32,8 +32,11 @@ def _boxes(title: str, boxes: Mapping[str, tuple[float, float, str, int]], arrow
             FancyArrowPatch(a, b, arrowstyle="<->" if style == "both" else "-|>", mutation_scale=12,
                             linestyle="--" if style == "missing" else "-", color=COLOURS[1] if style == "missing" else COLOURS[5])
         )  # fmt: skip
-        ax.text((a[0] + b[0]) / 2, (a[1] + b[1]) / 2 + 0.12, text, ha="center", fontsize=8, color=COLOURS[1]
-                if style == "missing" else "black")  # fmt: skip
+        ax.text(
+            (a[0] + b[0]) / 2, (a[1] + b[1]) / 2, text, ha="center", va="center", fontsize=8,
+            color=COLOURS[1] if style == "missing" else "black",
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
+        )  # fmt: skip
     return fig
 
 
@@ -47,8 +50,8 @@ def article_design() -> Figure:
         "trainer 1": (7.2, 0.9, "trainer 1\ncopy of the model\ncopy of the optimizer", 2),
     }
     arrows = [
-        ("loader 0", "driver", "first batch, again", "one"),
-        ("loader 1", "driver", "first batch, again", "one"),
+        ("loader 0", "driver", "batch 0", "one"),
+        ("loader 1", "driver", "batch 0", "one"),
         ("driver", "trainer 0", "batch", "one"),
         ("driver", "trainer 1", "batch", "one"),
         ("trainer 1", "trainer 0", "no gradients", "missing"),

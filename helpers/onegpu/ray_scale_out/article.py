@@ -1,6 +1,6 @@
 """Article 002's design, in small and as it stands, with what each of its parts really does.
 
-Two loader actors and two trainer actors, as in the article, on a linear model with two weights. What is kept: a loader
+Loader actors and trainer actors, as in the article, on a linear model with two weights. What is kept: a loader
 that makes a new iterator at each call, an optimizer that was made by the driver and travelled beside the model, no word
 between the trainers, and a driver that waits for each call. ``mended`` is the same with actors that do work.
 """
@@ -9,32 +9,46 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
+import numpy as np
+
+if TYPE_CHECKING:
+    import torch
+
+# torch is imported where it is used: a loader's process starts in a second without it, in four with it.
 
 
 def two_weights() -> torch.nn.Linear:
     """Return a linear model of two weights, both 0, without bias: y = w1 x1 + w2 x2."""
+    import torch
+
     model = torch.nn.Linear(2, 1, bias=False)
     with torch.no_grad():
         model.weight.zero_()
     return model
 
 
-def points(n: int = 12, seed: int = 0) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Return n points (x, y) of y = 3 x1 - 2 x2: what the two weights should become."""
-    x = torch.randn(n, 2, generator=torch.Generator().manual_seed(seed))
-    return [(row, (3 * row[0] - 2 * row[1]).reshape(1)) for row in x]
+def points(n: int = 12, seed: int = 0) -> list[tuple[list[float], float]]:
+    """Return n points ([x1, x2], y) of y = 3 x1 - 2 x2: what the two weights should become."""
+    x = np.random.default_rng(seed).normal(size=(n, 2)).round(3)
+    return [(row, round(3 * row[0] - 2 * row[1], 3)) for row in x.tolist()]
+
+
+def as_tensors(rows: Sequence[Any]) -> list[tuple[int, torch.Tensor, torch.Tensor]]:
+    """Number rows and turn their numbers into tensors."""
+    import torch
+
+    return [(i, torch.tensor(x), torch.tensor([y])) for i, (x, y) in enumerate(rows)]
 
 
 class Loader:
     """The article's loader: ``next(iter(...))`` starts from the beginning at each call."""
 
     def __init__(self, rows: Sequence[Any], batch_size: int):
-        self.dataloader = torch.utils.data.DataLoader(
-            [(i, *row) for i, row in enumerate(rows)], batch_size=batch_size
-        )
+        import torch
+
+        self.dataloader = torch.utils.data.DataLoader(as_tensors(rows), batch_size=batch_size)
 
     def get_next_batch(self) -> Any:
         """Return the next batch, or so it says."""
@@ -53,7 +67,7 @@ class Trainer:
     def train_step(self, batch: Any) -> float:
         """Compute a loss, its gradients, and step the optimizer: of whatever parameters it has."""
         _, x, y = batch
-        loss = torch.nn.functional.mse_loss(self.model(x), y)
+        loss = (self.model(x) - y).pow(2).mean()
         loss.backward()
         self.optimizer.step()
         self.optimizer.zero_grad()
@@ -109,9 +123,10 @@ class ArticleRun:
         )
 
 
-def run_article(rows: Sequence[Any], batch_size: int = 4, calls: int = 5, actors: int = 2) -> ArticleRun:
+def run_article(rows: Sequence[Any], batch_size: int = 4, calls: int = 5, actors: int = 1) -> ArticleRun:
     """Run the article's loop on a connected Ray, at most ``calls`` times each actor: left alone, it would not end."""
     import ray
+    import torch
 
     model = two_weights()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -142,13 +157,13 @@ class WorkingLoader:
     """One iterator, kept: each row of this shard once, then None."""
 
     def __init__(self, rows: Sequence[Any], batch_size: int, rank: int, workers: int):
-        mine = [(i, *row) for i, row in enumerate(rows)][rank::workers]
-        self.dataloader = torch.utils.data.DataLoader(mine, batch_size=batch_size)
-        self.batches = iter(self.dataloader)
+        mine = list(rows)[rank::workers]
+        self.all_batches = [mine[i : i + batch_size] for i in range(0, len(mine), batch_size)]
+        self.batches = iter(self.all_batches)
 
     def start_epoch(self) -> None:
         """Begin again with the first row."""
-        self.batches = iter(self.dataloader)
+        self.batches = iter(self.all_batches)
 
     def get_next_batch(self) -> Any:
         """Return the next batch, None when the rows are over."""
@@ -159,16 +174,20 @@ class WorkingTrainer:
     """Makes its own optimizer, from the parameters it has, and hands gradients out before it steps."""
 
     def __init__(self, model: torch.nn.Module, lr: float):
+        import torch
+
         self.model = model
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=lr)
 
     def gradients(self, batch: Any) -> tuple[list[torch.Tensor], float, int]:
         """Return the gradients of the summed loss, the summed loss, and the number of rows; zeros without a batch."""
+        import torch
+
         self.optimizer.zero_grad()
         if batch is None:
             return [torch.zeros_like(p) for p in self.model.parameters()], 0.0, 0
-        _, x, y = batch
-        loss = torch.nn.functional.mse_loss(self.model(x), y, reduction="sum")
+        x, y = torch.tensor([x for x, _ in batch]), torch.tensor([[y] for _, y in batch])
+        loss = (self.model(x) - y).pow(2).sum()
         loss.backward()
         return [p.grad.clone() for p in self.model.parameters()], loss.item(), len(x)
 
@@ -197,6 +216,7 @@ def average_gradients(sums: Sequence[Sequence[torch.Tensor]], counts: Sequence[i
 
     Examples
     --------
+    >>> import torch
     >>> average_gradients([[torch.tensor([2.0])], [torch.tensor([4.0])]], [1, 2])
     [tensor([2.])]
     """
@@ -237,13 +257,15 @@ def run_in_one_process(
     rows: Sequence[Any], batch_size: int, epochs: int = 1, lr: float = 0.1
 ) -> tuple[list[float], list[float]]:
     """Train without Ray, with the batch that all workers have together; return losses and weights."""
+    import torch
+
     model = two_weights()
     optimizer = torch.optim.SGD(model.parameters(), lr=lr)
     losses = []
     for _ in range(epochs):
-        for x, y in torch.utils.data.DataLoader(list(rows), batch_size=batch_size):
+        for _, x, y in torch.utils.data.DataLoader(as_tensors(rows), batch_size=batch_size):
             optimizer.zero_grad()
-            loss = torch.nn.functional.mse_loss(model(x), y)
+            loss = (model(x) - y).pow(2).mean()
             loss.backward()
             optimizer.step()
             losses.append(loss.item())

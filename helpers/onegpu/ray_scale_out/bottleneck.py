@@ -29,7 +29,7 @@ class StepTimes:
     Examples
     --------
     >>> times = StepTimes((0.3, 0.3), (0.1, 0.1))
-    >>> times.share_waiting
+    >>> round(times.share_waiting, 3)
     0.75
     >>> print(times)
     2 steps: 0.30 s waiting for data and 0.10 s computing each; 75% of the time waits, the data is the bottleneck

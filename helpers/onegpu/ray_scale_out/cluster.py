@@ -231,7 +231,20 @@ def describe(started_here: bool = False) -> Cluster:
     )
 
 
-def worker_resources(num_workers: int, use_gpu: bool, cpus: float, gpus: float) -> dict[str, float]:
+def data_cpus(free_cpus: float) -> float:
+    """Return what one task of the data pipeline asks for: a CPU, or half of what is free on a small machine.
+
+    Examples
+    --------
+    >>> data_cpus(16), data_cpus(1.9)
+    (1.0, 0.95)
+    """
+    return min(1.0, round(free_cpus / 2, 2))
+
+
+def worker_resources(
+    num_workers: int, use_gpu: bool, cpus: float, gpus: float, free_cpus: float | None = None
+) -> dict[str, float]:
     """Return what one training worker asks of Ray, so that the data pipeline is left a CPU to run on.
 
     Ray Data's tasks need CPUs of the same cluster. If the workers took them all, the workers would wait for rows and
@@ -246,11 +259,13 @@ def worker_resources(num_workers: int, use_gpu: bool, cpus: float, gpus: float) 
         Whether each has a GPU of its own.
     cpus, gpus
         Of the cluster.
+    free_cpus
+        Those that nothing else holds at the moment; None: all.
 
     Raises
     ------
     NotEnoughResources
-        If there are more workers than CPUs, or than GPUs where they are used.
+        If there are more workers than CPUs, or than GPUs where they are used, or other work holds nearly all CPUs.
 
     Examples
     --------
@@ -271,8 +286,15 @@ def worker_resources(num_workers: int, use_gpu: bool, cpus: float, gpus: float) 
             f"{num_workers} workers with a GPU each, and the cluster has {gpus:g}: Ray would wait without end. Take "
             f"num_workers={max(1, int(gpus))}, or use_gpu=False"
         )
-    share = min(1.0, (cpus - 1) / num_workers) if cpus > 1 else 0.5
-    return {"CPU": round(share, 4)} | ({"GPU": 1} if use_gpu else {})
+    free = cpus if free_cpus is None else free_cpus
+    if free < 0.5:
+        raise NotEnoughResources(
+            f"other actors and tasks hold all but {free:g} of {cpus:g} CPUs: end them (delete the variables that hold "
+            "them), or Ray would wait for them without end"
+        )
+    # Rounded down: a ten-thousandth too much, and the last worker waits.
+    share = int(1000 * min(1.0, (free - data_cpus(free)) / num_workers)) / 1000
+    return {"CPU": share} | ({"GPU": 1} if use_gpu else {})
 
 
 @dataclass(frozen=True)

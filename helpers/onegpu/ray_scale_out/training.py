@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onegpu.ray_scale_out.bottleneck import StepTimes
-from onegpu.ray_scale_out.cluster import local_ray, require_ray, worker_resources
+from onegpu.ray_scale_out.cluster import data_cpus, local_ray, require_ray, worker_resources
 from onegpu.ray_scale_out.pipeline import (
     WINDOW_ROWS,
     Recipe,
@@ -177,7 +177,7 @@ def finetune_distributed(
     RuntimeError
         When the workers failed more often than ``max_failures``; the message holds the first reason.
     """
-    require_ray()
+    ray = require_ray()
     from onegpu.qlora_finetune import FinetuneConfig
     from onegpu.qlora_finetune.run import prepare_output_dir
 
@@ -190,13 +190,14 @@ def finetune_distributed(
     folder = Path(config.output_dir).resolve()
     with local_ray(address=address, dashboard=dashboard) as cluster:
         say(str(cluster))
-        resources = worker_resources(num_workers, use_gpu, cluster.cpus, cluster.gpus)
+        free = ray.available_resources().get("CPU", 0.0)
+        resources = worker_resources(num_workers, use_gpu, cluster.cpus, cluster.gpus, free)
         prepare_output_dir(config, resume, overwrite)
         if resume and (folder / "report.json").is_file():
             raise ValueError(f"{folder}: the run there is finished; there is nothing to resume")
         if not resume:
             shutil.rmtree(folder / "ray", ignore_errors=True)
-        counts, dataset, steps = _plan(config, num_workers, bad_rows, window_rows)
+        counts, dataset, steps = _plan(config, num_workers, bad_rows, window_rows, data_cpus(free))
         say(str(counts))
         say(f"training, {steps} steps on {num_workers} workers")
         raw = _fit(
@@ -219,16 +220,16 @@ def source_of(config: FinetuneConfig) -> str | list[dict[str, Any]]:
     return read_examples(config).train
 
 
-def _plan(config, num_workers, bad_rows, window_rows):
+def _plan(config, num_workers, bad_rows, window_rows, num_cpus):
     recipe = Recipe(_tokenizer(config.model), config.max_length, config.packing, bad_rows, config.seed)
     found = windows(source_of(config), window_rows)
-    counts = count_rows(found, recipe)
+    counts = count_rows(found, recipe, num_cpus=num_cpus)
     placed, steps = schedule(
         found, counts, workers=num_workers, batch_size=config.per_device_train_batch_size,
         accumulation=config.gradient_accumulation_steps, epochs=config.num_train_epochs, max_steps=config.max_steps,
         seed=config.seed,
     )  # fmt: skip
-    return counts, packed_dataset(placed, recipe), steps
+    return counts, packed_dataset(placed, recipe, num_cpus=num_cpus), steps
 
 
 def _tokenizer(model: str) -> Any:

@@ -64,6 +64,18 @@ def test_answers_in_a_batch_equal_answers_alone_and_keep_their_order(talkative):
     assert len(set(alone)) > 1
 
 
+def test_the_head_gets_contiguous_states_while_answering(talkative):
+    model, tokenizer = talkative
+    head, seen = model.get_output_embeddings(), []
+    watch = head.register_forward_hook(lambda module, args, output: seen.append(args[0].is_contiguous()))
+    hooks = len(head._forward_pre_hooks)
+    generate(model, tokenizer, [[{"role": "user", "content": q}] for q in QUESTIONS], max_new_tokens=2)
+    watch.remove()
+    assert seen
+    assert all(seen)
+    assert len(head._forward_pre_hooks) == hooks
+
+
 def test_only_hopeless_answers_are_cut_short(talkative, monkeypatch):
     monkeypatch.setattr(evaluation, "GIVE_UP_AFTER", 2)
     chats = [[{"role": "user", "content": q}] for q in QUESTIONS]

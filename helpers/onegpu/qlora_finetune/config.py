@@ -100,8 +100,8 @@ class FinetuneConfig:
     logging_steps: int = 1
     seed: int = 0
     eval_rows: int | None = None
-    generation_batch_size: int = 128
-    max_new_tokens: int = 80
+    generation_batch_size: int = 36
+    max_new_tokens: int = 72
 
     def __post_init__(self):
         if isinstance(self.target_modules, list):

@@ -15,6 +15,8 @@ import bitsandbytes.functional as bnb_functional
 import torch
 from torch.nn import functional as F
 
+from onegpu.runtime import onednn_matmul
+
 
 class LoraLinear(torch.autograd.Function):
     """``y = x W^T + bias + scaling (x A^T) B^T`` for a frozen weight W that is dequantized where it is used."""
@@ -25,7 +27,8 @@ class LoraLinear(torch.autograd.Function):
         weight = bnb_functional.dequantize_4bit(packed, quant_state).to(rows.dtype)
         a, b = lora_a.to(rows.dtype), lora_b.to(rows.dtype)
         h = rows @ a.t()
-        y = F.linear(rows, weight, bias)
+        with onednn_matmul():
+            y = F.linear(rows, weight, bias)
         y.addmm_(h, b.t(), alpha=scaling)
         ctx.save_for_backward(rows, h, lora_a, lora_b)
         ctx.packed, ctx.quant_state, ctx.scaling, ctx.shape = packed, quant_state, scaling, x.shape
@@ -42,7 +45,9 @@ class LoraLinear(torch.autograd.Function):
         grad_x = None
         if ctx.needs_input_grad[0]:
             weight = bnb_functional.dequantize_4bit(ctx.packed, ctx.quant_state).to(rows.dtype)
-            grad_x = (dy @ weight).addmm_(dh, a).view(ctx.shape)
+            with onednn_matmul():
+                grad_x = dy @ weight
+            grad_x = grad_x.addmm_(dh, a).view(ctx.shape)
         return grad_x, grad_a, grad_b, None, None, None, None
 
 

@@ -15,6 +15,7 @@ from onegpu.runtime.hardware import (
     reset_peak_memory,
     seed_everything,
 )
+from onegpu.runtime.matmul import onednn_matmul
 
 __all__ = [
     "Machine",
@@ -25,6 +26,7 @@ __all__ = [
     "hub_reachable",
     "machine",
     "no_progress_bars",
+    "onednn_matmul",
     "peak_memory",
     "peak_memory_bytes",
     "precision",

@@ -333,6 +333,7 @@ def _finetune(config, resume, overwrite, say, loaded, on_step) -> FinetuneResult
 
 
 def precision_name(precision: runtime.Precision) -> str:
+    """Return the name that a config has for a precision: fp32, fp16 or bf16."""
     return next(name for name, dtype in DTYPES.items() if dtype == precision.dtype)
 
 
@@ -441,6 +442,7 @@ def save_adapter(model: torch.nn.Module, tokenizer: Any, folder: Path) -> None:
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Write JSON beside its place, then move it there: a kill leaves the old file or the new one, whole."""
     part = path.with_suffix(".part")
     part.write_text(json.dumps(content, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
     os.replace(part, path)

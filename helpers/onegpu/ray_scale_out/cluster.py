@@ -14,6 +14,7 @@ import os
 import shutil
 import sys
 import tempfile
+import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -229,6 +230,16 @@ def describe(started_here: bool = False) -> Cluster:
         dashboard=address,
         started_here=started_here,
     )
+
+
+def free_cpus(total: float, patience_seconds: float = 3.0) -> float:
+    """Return the CPUs of the connected Ray that nothing holds; waits a moment for those that are being given back."""
+    import ray
+
+    until = time.monotonic() + patience_seconds
+    while (free := ray.available_resources().get("CPU", 0.0)) < total and time.monotonic() < until:
+        time.sleep(0.1)
+    return free
 
 
 def data_cpus(free_cpus: float) -> float:

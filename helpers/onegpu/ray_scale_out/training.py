@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onegpu.ray_scale_out.bottleneck import StepTimes
-from onegpu.ray_scale_out.cluster import data_cpus, local_ray, require_ray, worker_resources
+from onegpu.ray_scale_out.cluster import data_cpus, free_cpus, local_ray, require_ray, worker_resources
 from onegpu.ray_scale_out.pipeline import (
     WINDOW_ROWS,
     Recipe,
@@ -177,7 +177,7 @@ def finetune_distributed(
     RuntimeError
         When the workers failed more often than ``max_failures``; the message holds the first reason.
     """
-    ray = require_ray()
+    require_ray()
     from onegpu.qlora_finetune import FinetuneConfig
     from onegpu.qlora_finetune.run import prepare_output_dir
 
@@ -190,7 +190,7 @@ def finetune_distributed(
     folder = Path(config.output_dir).resolve()
     with local_ray(address=address, dashboard=dashboard) as cluster:
         say(str(cluster))
-        free = ray.available_resources().get("CPU", 0.0)
+        free = free_cpus(cluster.cpus)
         resources = worker_resources(num_workers, use_gpu, cluster.cpus, cluster.gpus, free)
         prepare_output_dir(config, resume, overwrite)
         if resume and (folder / "report.json").is_file():

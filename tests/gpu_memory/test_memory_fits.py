@@ -92,6 +92,15 @@ def test_the_report_has_both_ways_in_whole_bytes():
     assert found["settings"]["gpu"] == "T4"
 
 
+@pytest.mark.parametrize(("gpu", "verdict"), [("T4", "does not fit"), ("cpu", None)])
+def test_the_report_of_what_does_not_fit_is_json_too(gpu, verdict):
+    found = report("llama-3-8b", gpu, method="qlora", batch_size=4, sequence_length=1024, dtype="fp16")
+    written = json.loads(json.dumps(found.to_json()))
+    assert written["verdict"] == verdict
+    assert (written["needed_bytes"] is None) == (verdict is None)
+    assert bool(written["alternatives"]) == (verdict is not None)
+
+
 def test_the_report_says_why_there_is_no_formula():
     found = report("gemma-3-270m", "L4", sequence_length=64)
     assert found.closed_form is None

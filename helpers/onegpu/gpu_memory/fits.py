@@ -184,8 +184,8 @@ class MemoryReport:
         return {
             "settings": settings,
             "gpu": asdict(self.setup.gpu),
-            "verdict": fit and fit.verdict,
-            "needed_bytes": fit and list(fit.needed_bytes),
+            "verdict": None if fit is None else fit.verdict,
+            "needed_bytes": None if fit is None else list(fit.needed_bytes),
             "simulated": self.simulated.to_json(),
             "closed_form": self.closed_form and self.closed_form.to_json(),
             "why_no_closed_form": self.why_no_closed_form,

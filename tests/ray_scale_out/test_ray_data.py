@@ -5,7 +5,9 @@ import time
 import numpy as np
 import pytest
 from onegpu.ray_scale_out.cluster import spilled_bytes
-from onegpu.ray_scale_out.pipeline import Recipe, count_rows, packed_dataset, packed_rows, schedule, windows
+from onegpu.ray_scale_out.layout import schedule
+from onegpu.ray_scale_out.pipeline import Recipe, count_rows, packed_dataset, packed_rows
+from onegpu.ray_scale_out.window import windows
 
 from .conftest import chat
 

@@ -13,7 +13,9 @@ from onegpu.qlora_finetune.adapters import attach_adapters
 from onegpu.qlora_finetune.attention import use_packed_attention
 from onegpu.qlora_finetune.trainer import PackedRows, QLoraTrainer, training_arguments
 from onegpu.ray_scale_out import NotEnoughResources, finetune_distributed, local_ray
-from onegpu.ray_scale_out.pipeline import Recipe, count_rows, packed_rows, schedule, to_examples, windows
+from onegpu.ray_scale_out.layout import schedule
+from onegpu.ray_scale_out.pipeline import Recipe, count_rows, packed_rows, to_examples
+from onegpu.ray_scale_out.window import windows
 
 WINDOW = 8
 ROWS_OF_FILE = 25

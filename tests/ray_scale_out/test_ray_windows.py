@@ -9,18 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onegpu.packing import pack_lengths
 from onegpu.ray_scale_out.cluster import NotEnoughResources, data_cpus, spill_room, worker_resources
-from onegpu.ray_scale_out.pipeline import (
-    Recipe,
-    StreamCounts,
-    Window,
-    count_rows,
-    packed_rows,
-    read_window,
-    schedule,
-    shard,
-    to_examples,
-    windows,
-)
+from onegpu.ray_scale_out.layout import StreamCounts, schedule, shard
+from onegpu.ray_scale_out.pipeline import Recipe, count_rows, packed_rows, to_examples
+from onegpu.ray_scale_out.window import Window, read_window, windows
 from onegpu.sft_datasets import tokenize_rows
 
 ROWS = [

@@ -11,7 +11,7 @@ import torch
 
 from onegpu.exercises.exercise import Case, Exercise, Mistake
 from onegpu.ray_scale_out.bottleneck import StepTimes, loaders_needed
-from onegpu.ray_scale_out.pipeline import shard, steps_per_epoch
+from onegpu.ray_scale_out.layout import shard, steps_per_epoch
 
 
 def batches_once(batches: Iterable[Any]) -> Callable[[], Any]:

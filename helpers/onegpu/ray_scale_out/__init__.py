@@ -1,8 +1,8 @@
 """Beyond one GPU: the same fine-tune on several workers with Ray, and what to expect of it.
 
-Read it in this order: `article` (a design that never learns, and the same mended), `pipeline` (rows as a stream),
-`worker` and `training` (Ray Train), `bottleneck` (is it the data or the computing?), `scaling` (8 to 1,024 GPUs on
-paper), `cluster` (starting, joining and stopping Ray).
+Read it in this order: `article` (a design that never learns, and the same mended), `window`, `pipeline` and `layout`
+(rows as a stream), `worker` and `training` (Ray Train), `bottleneck` (is it the data or the computing?), `scaling` (8 to
+1,024 GPUs on paper), `cluster` (starting, joining and stopping Ray).
 
 Needs the extra ``ray``: ``pip install 'onegpu[ray]'``. `scaling`, `bottleneck` and the parts of `pipeline` that run in
 one process work without it.
@@ -19,20 +19,11 @@ from onegpu.ray_scale_out.cluster import (
     spilled_bytes,
     worker_resources,
 )
-from onegpu.ray_scale_out.pipeline import (
-    Recipe,
-    StreamCounts,
-    Window,
-    count_rows,
-    packed_dataset,
-    packed_rows,
-    schedule,
-    shard,
-    steps_per_epoch,
-    windows,
-)
+from onegpu.ray_scale_out.layout import StreamCounts, schedule, shard, steps_per_epoch
+from onegpu.ray_scale_out.pipeline import Recipe, count_rows, packed_dataset, packed_rows
 from onegpu.ray_scale_out.scaling import RingRun, ScalingModel, ScalingPoint, ring_allreduce, ring_seconds
 from onegpu.ray_scale_out.training import DistributedResult, finetune_distributed
+from onegpu.ray_scale_out.window import Window, windows
 
 __all__ = [
     "BottleneckMeter",

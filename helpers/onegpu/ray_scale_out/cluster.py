@@ -169,17 +169,33 @@ def local_ray(
         import onegpu
 
         settings |= {"address": address, "runtime_env": {"py_modules": [str(Path(onegpu.__file__).parent)]}}
+    with contextlib.nullcontext() if log_to_driver else _no_notices(ray):
+        try:
+            ray.init(**settings | init)
+        except ConnectionError as error:
+            raise ValueError(
+                f"no Ray cluster answers at {address!r}: start one there (ray start --head), or leave address out"
+            ) from error
+        quiet_loggers()
+        try:
+            yield describe(started_here=address is None)
+        finally:
+            ray.shutdown()
+
+
+@contextlib.contextmanager
+def _no_notices(ray: Any) -> Iterator[None]:
+    """Keep the raylet's notices ("8 worker processes have been started") out of a notebook; errors are raised anyway.
+
+    Ray prints them whatever ``log_to_driver`` says, whenever they happen to arrive.
+    """
+    module = ray._private.worker
+    kept = module.print_to_stdstream
+    module.print_to_stdstream = lambda *args, **kwargs: None
     try:
-        ray.init(**settings | init)
-    except ConnectionError as error:
-        raise ValueError(
-            f"no Ray cluster answers at {address!r}: start one there (ray start --head), or leave address out"
-        ) from error
-    quiet_loggers()
-    try:
-        yield describe(started_here=address is None)
+        yield
     finally:
-        ray.shutdown()
+        module.print_to_stdstream = kept
 
 
 def worker_environment() -> dict[str, str]:

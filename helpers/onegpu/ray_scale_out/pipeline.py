@@ -4,12 +4,6 @@ The one idea is the **window**: a fixed run of source rows (256 by default), cut
 window is read, tokenized and packed by one call, whatever process makes it, so the packed rows are the same for any
 number of processes and blocks, and the same as without Ray. Ray sees a window as one row until ``pack`` turns it into
 packed rows, each of which knows its place in the run (``index``).
-
-Rows travel as JSON text: each row may have other columns, and nothing is converted on the way (ray#46855, #54186).
-
-Shares of the workers: packed row ``i`` goes to worker ``i % workers``. Ray Data splits a stream into equal shares by
-leaving out the rows that are over; here filler rows without a supervised token make them even, so that no row is lost
-and the loss, which is weighted by supervised tokens, doesn't notice.
 """
 
 from __future__ import annotations
@@ -18,22 +12,21 @@ import dataclasses
 import functools
 import itertools
 import json
-import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
 from onegpu.packing import IGNORE_INDEX, pack_lengths
+from onegpu.ray_scale_out.layout import StreamCounts
+from onegpu.ray_scale_out.window import Window, read_window, rows_or_errors
 
 if TYPE_CHECKING:
     import ray.data
 
-WINDOW_ROWS = 256
 FILLER_TOKENS = 2
 
 WINDOWS = pa.schema(
@@ -61,133 +54,6 @@ COUNTED = pa.schema(
         "supervised": pa.int64(), "dropped": pa.string(), "error": pa.string(),
     }
 )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Window:
-    """A run of source rows: where it is, or the rows themselves.
-
-    Attributes
-    ----------
-    window : int
-        Its number.
-    first_row, rows : int
-        Number of its first row in the source, and how many it has.
-    path, offset, n_bytes
-        The part of a JSONL file that holds it.
-    text
-        The rows as JSON, one a line, where there is no file.
-    epoch, first_index, fillers : int
-        Its place in a run (``schedule``): the epoch, the index of its first packed row, and how many filler rows
-        follow it.
-    """
-
-    window: int
-    first_row: int
-    rows: int
-    path: str = ""
-    offset: int = 0
-    n_bytes: int = 0
-    text: str = ""
-    epoch: int = 0
-    first_index: int = 0
-    fillers: int = 0
-
-
-def windows(source: str | Path | Iterable[Mapping[str, Any]], window_rows: int = WINDOW_ROWS) -> list[Window]:
-    """Cut a source into windows, without parsing it.
-
-    Parameters
-    ----------
-    source
-        A JSONL file: only the places of its lines are noted, each window is read where it is needed (so on a cluster
-        the file must be where all machines see it). Or rows, such as a list or a ``datasets.Dataset``: they are taken
-        in the order that iterating gives, so a selection or a shuffle counts (ray#36141).
-    window_rows
-        Rows of a window; packing looks no further.
-
-    Raises
-    ------
-    ValueError
-        If there are no rows, or window_rows is below 1.
-
-    Examples
-    --------
-    >>> [(w.first_row, w.rows) for w in windows([{"n": i} for i in range(5)], window_rows=2)]
-    [(0, 2), (2, 2), (4, 1)]
-    """
-    if window_rows < 1:
-        raise ValueError(f"window_rows is {window_rows}, expected at least 1")
-    found = (
-        _file_windows(Path(source), window_rows)
-        if isinstance(source, (str, Path))
-        else _row_windows(source, window_rows)
-    )
-    if not found:
-        raise ValueError(f"{source if isinstance(source, (str, Path)) else 'source'} has no rows")
-    return found
-
-
-def _file_windows(path: Path, size: int) -> list[Window]:
-    if not path.is_file():
-        raise ValueError(f"{path}: no such file")
-    found: list[Window] = []
-    start = at = rows = first = 0
-    with path.open("rb") as file:
-        for line in file:
-            at += len(line)
-            rows += bool(line.strip())
-            if rows == size:
-                found.append(Window(len(found), first, rows, str(path.resolve()), start, at - start))
-                start, first, rows = at, first + rows, 0
-    if rows:
-        found.append(Window(len(found), first, rows, str(path.resolve()), start, at - start))
-    return found
-
-
-def _row_windows(rows: Iterable[Mapping[str, Any]], size: int) -> list[Window]:
-    found: list[Window] = []
-    part: list[str] = []
-    for row in rows:
-        part.append(json.dumps(row, ensure_ascii=False))
-        if len(part) == size:
-            found.append(Window(len(found), len(found) * size, size, text="\n".join(part)))
-            part = []
-    if part:
-        found.append(Window(len(found), len(found) * size, len(part), text="\n".join(part)))
-    return found
-
-
-def read_window(window: Window) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the rows of a window with their numbers in the source.
-
-    Raises
-    ------
-    ValueError
-        For a line that isn't a JSON object, with its row number.
-    """
-    if window.path:
-        with open(window.path, "rb") as file:
-            file.seek(window.offset)
-            lines = file.read(window.n_bytes).split(b"\n")
-    else:
-        lines = window.text.encode().split(b"\n")
-    number = window.first_row
-    for line in lines:
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-            if not isinstance(row, dict):
-                raise ValueError(f"a {type(row).__name__}")
-        except ValueError as error:
-            place = f"{window.path}: " if window.path else ""
-            raise ValueError(
-                f"{place}row {number}: found {line[:60].decode(errors='replace')!r}, expected one JSON object "
-                f"({error}). Mend or remove the line."
-            ) from error
-        yield number, row
-        number += 1
 
 
 @dataclass(frozen=True)
@@ -230,7 +96,7 @@ def tokenize_window(window: Window, recipe: Recipe) -> dict[str, Any]:
     from onegpu.sft_datasets import tokenize
 
     kept, dropped, read = [], {}, 0
-    rows = _rows_or_errors(window) if recipe.bad_rows == "skip" else read_window(window)
+    rows = rows_or_errors(window) if recipe.bad_rows == "skip" else read_window(window)
     for number, row in rows:
         read += 1
         try:
@@ -257,25 +123,6 @@ def tokenize_window(window: Window, recipe: Recipe) -> dict[str, Any]:
         "labels": [list(done.labels) for _, done in kept],
         "dropped": json.dumps(dropped),
     }
-
-
-def _rows_or_errors(window: Window) -> Iterator[tuple[int, Any]]:
-    """As ``read_window``, with the error in place of a row that isn't JSON: one line a window of its own."""
-    if window.path:
-        with open(window.path, "rb") as file:
-            file.seek(window.offset)
-            lines = file.read(window.n_bytes).split(b"\n")
-    else:
-        lines = window.text.encode().split(b"\n")
-    number = window.first_row
-    for line in lines:
-        if line.strip():
-            one = Window(window.window, number, 1, text=line.decode(errors="replace"))
-            try:
-                yield from read_window(one)
-            except ValueError as error:
-                yield number, error
-            number += 1
 
 
 def pack_window(tokenized: Mapping[str, Any], recipe: Recipe) -> list[dict[str, Any]]:
@@ -421,38 +268,6 @@ def packed_rows(found: Sequence[Window], recipe: Recipe) -> Iterator[dict[str, A
         yield from pack_window(tokenize_window(window, recipe), recipe)
 
 
-@dataclass(frozen=True)
-class StreamCounts:
-    """What a pass over the stream found: what a stream without length doesn't know about itself.
-
-    Attributes
-    ----------
-    packed : tuple of int
-        Packed rows of each window.
-    read, kept, tokens, supervised : int
-        Rows read, examples kept, their tokens, and the supervised ones.
-    dropped : dict of str to tuple of int
-        Row numbers by reason.
-    """
-
-    packed: tuple[int, ...]
-    read: int
-    kept: int
-    tokens: int
-    supervised: int
-    dropped: dict[str, tuple[int, ...]]
-
-    def __str__(self) -> str:
-        lines = [
-            f"{self.read:,} rows: {self.kept:,} kept, {self.tokens:,} tokens, {self.supervised:,} supervised, in "
-            f"{sum(self.packed):,} packed rows"
-        ]
-        for reason, rows in self.dropped.items():
-            some = ", ".join(map(str, rows[:5])) + (", ..." if len(rows) > 5 else "")
-            lines.append(f"dropped, {reason}: {len(rows):,} (rows {some})")
-        return "\n".join(lines)
-
-
 def count_rows(
     found: Sequence[Window], recipe: Recipe, *, parallel: bool = True, num_cpus: float = 1.0
 ) -> StreamCounts:
@@ -503,73 +318,6 @@ def count_rows(
     if not counts.kept:
         raise ValueError(f"nothing left to train on. {counts}")
     return counts
-
-
-def steps_per_epoch(packed_rows: int, workers: int, batch_size: int, accumulation: int = 1) -> int:
-    """Return the optimizer steps of one epoch: the last one may be part filler, none is left out.
-
-    Examples
-    --------
-    100 packed rows, 2 workers with 4 rows each and 3 micro-batches: 24 rows a step.
-
-    >>> steps_per_epoch(100, workers=2, batch_size=4, accumulation=3)
-    5
-    """
-    return math.ceil(packed_rows / (workers * batch_size * accumulation))
-
-
-def schedule(
-    found: Sequence[Window],
-    counts: StreamCounts,
-    *,
-    workers: int,
-    batch_size: int,
-    accumulation: int = 1,
-    epochs: float = 1.0,
-    max_steps: int = -1,
-    seed: int | None = 0,
-) -> tuple[list[Window], int]:
-    """Lay out a whole run: the windows of all epochs, each with its place, and the number of steps.
-
-    Each epoch takes the windows in an order of its own and ends with as many filler rows as its last step lacks.
-
-    Returns
-    -------
-    tuple
-        Windows in the order of the run, and optimizer steps.
-    """
-    total = sum(counts.packed)
-    a_step = workers * batch_size * accumulation
-    each = steps_per_epoch(total, workers, batch_size, accumulation)
-    steps = max_steps if max_steps > 0 else math.ceil(epochs * each)
-    placed: list[Window] = []
-    index = 0
-    for epoch in range(math.ceil(steps / each)):
-        order = (
-            np.arange(len(found))
-            if seed is None
-            else np.random.default_rng([seed, epoch]).permutation(len(found))
-        )
-        for place, w in enumerate(order):
-            last = place == len(found) - 1
-            fillers = -total % a_step if last else 0
-            placed.append(dataclasses.replace(found[w], epoch=epoch, first_index=index, fillers=fillers))
-            index += counts.packed[w] + fillers
-    return placed, steps
-
-
-def shard(rows: Sequence[Any], workers: int) -> list[list[Any]]:
-    """Share rows out: row i to worker ``i % workers``, all shares equally long, None where there is no row left.
-
-    Examples
-    --------
-    >>> shard([10, 11, 12], 2)
-    [[10, 12], [11, None]]
-    """
-    if workers < 1:
-        raise ValueError(f"workers is {workers}, expected at least 1")
-    padded = [*rows, *[None] * (-len(rows) % workers)]
-    return [padded[rank::workers] for rank in range(workers)]
 
 
 def to_examples(row: Mapping[str, Any]) -> list[dict[str, list[int]]]:

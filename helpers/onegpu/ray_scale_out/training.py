@@ -16,15 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from onegpu.ray_scale_out.bottleneck import StepTimes
 from onegpu.ray_scale_out.cluster import data_cpus, free_cpus, local_ray, require_ray, worker_resources
-from onegpu.ray_scale_out.pipeline import (
-    WINDOW_ROWS,
-    Recipe,
-    StreamCounts,
-    count_rows,
-    packed_dataset,
-    schedule,
-    windows,
-)
+from onegpu.ray_scale_out.layout import StreamCounts, schedule
+from onegpu.ray_scale_out.pipeline import Recipe, count_rows, packed_dataset
+from onegpu.ray_scale_out.window import WINDOW_ROWS, windows
 
 if TYPE_CHECKING:
     from onegpu.qlora_finetune import FinetuneConfig

@@ -13,6 +13,7 @@ Three things differ from one process:
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -267,7 +268,8 @@ def train_worker(settings: dict[str, Any]) -> None:
         args.ignore_data_skip = True  # RowsOfWorker skips
         args.ddp_find_unused_parameters = False
         args.ddp_broadcast_buffers = False
-        with _newest_checkpoint() as checkpoint:
+        kept = ray.train.get_checkpoint()
+        with kept.as_directory() if kept else contextlib.nullcontext() as checkpoint:
             done = _steps_of(checkpoint)
             meter = BottleneckMeter(torch.cuda.synchronize if device.type == "cuda" else None)
             rows = RowsOfWorker(
@@ -316,19 +318,6 @@ def train_worker(settings: dict[str, Any]) -> None:
         ray.train.report(
             {"step": trainer.state.global_step}, checkpoint=ray.train.Checkpoint.from_directory(final)
         )
-
-
-class _newest_checkpoint:
-    """The folder of the newest checkpoint that Ray keeps for this run, or None."""
-
-    def __enter__(self) -> str | None:
-        found = ray.train.get_checkpoint()
-        self._folder = found.as_directory() if found else None
-        return self._folder.__enter__() if self._folder else None
-
-    def __exit__(self, *error: Any) -> None:
-        if self._folder:
-            self._folder.__exit__(*error)
 
 
 def _steps_of(checkpoint: str | None) -> int:

@@ -151,9 +151,8 @@ class ScalingPoint:
 
     def __str__(self) -> str:
         return (
-            f"{self.workers:>5} workers: step {self.step_seconds:7.3f} s (compute {self.compute_seconds:.3f}, network "
-            f"{self.network_seconds:.3f}, data {self.data_seconds:.3f}), {self.tokens_per_second:>12,.0f} tokens/s, "
-            f"{self.efficiency:4.0%} useful, limited by {self.limited_by}"
+            f"{self.workers:>4} workers: {self.step_seconds:.2f} s a step (compute {self.compute_seconds:.2f}, network "
+            f"{self.network_seconds:.2f}, data {self.data_seconds:.2f}), {self.efficiency:.0%} useful, {self.limited_by}"
         )
 
 

@@ -130,6 +130,7 @@ def test_small_blocks_and_windows_change_nothing(table_and_rows, data):
         patch.setattr(counting, "BLOCK", data.draw(st.integers(1, 5)))
         patch.setattr(counting, "_GROUP", data.draw(st.integers(1, 9)))
         patch.setattr(counting, "_SHORT", data.draw(st.sampled_from([0, 3, 10**9])))
+        patch.setattr(counting, "_MIDDLE", data.draw(st.sampled_from([0, 10**9])))
         patch.setattr(counting, "_LONG", data.draw(st.integers(0, 4)))
         patch.setattr(counting, "ROWS", 3)
         patch.setattr(sources, "ROWS", 3)

@@ -75,13 +75,13 @@ class FinetuneConfig:
     data: str = "support_triage"
     eval_data: str | None = None
     output_dir: str = "runs/support_triage"
-    max_length: int = 256
+    max_length: int = 512
     packing: bool = True
     per_device_train_batch_size: int = 1
     gradient_accumulation_steps: int = 1
-    num_train_epochs: float = 1.0
+    num_train_epochs: float = 1.3
     max_steps: int = -1
-    learning_rate: float = 2e-3
+    learning_rate: float = 3e-3
     lr_scheduler_type: str = "cosine"
     warmup_steps: float = 0.05
     weight_decay: float = 0.0
@@ -95,7 +95,7 @@ class FinetuneConfig:
     precision: Literal["fp32", "fp16", "bf16"] | None = None
     early_stopping_patience: int | None = None
     eval_steps: int | None = None
-    save_steps: int = 50
+    save_steps: int = 100
     save_total_limit: int = 2
     logging_steps: int = 1
     seed: int = 0
@@ -163,7 +163,8 @@ T4_SETTINGS = {
 CPU_SETTINGS = {
     "model": "smollm2-135m",
     "max_length": 256,
-    "max_steps": 16,
+    "max_steps": 30,
+    "learning_rate": 2e-3,
     "eval_rows": 4,
     "max_new_tokens": 64,
 }

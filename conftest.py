@@ -27,6 +27,13 @@ if importlib.util.find_spec("ray") is None:  # topic 08 needs the extra "ray"; i
     collect_ignore_glob = ["course/08_*", "labs/08_*", "solutions/08_*"]
 
 
+def pytest_report_header() -> str | None:
+    """Say what is left out, where something is: files that aren't collected are not in the list of skips."""
+    if importlib.util.find_spec("ray") is None:
+        return "notebooks of topic 08 left out: ray is missing (pip install -c constraints.txt -e '.[ray]')"
+    return None
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Point nbval to this interpreter and to the sanitize file, whatever the working directory."""
     option = config.option

@@ -14,7 +14,8 @@ def test_products_keep_float32_accuracy(shape):
     m, k, n = shape
     a, b = torch.randn(m, k), torch.randn(n, k)
     exact = a.double() @ b.double().t()
-    with onednn_matmul():
+    with onednn_matmul() as switched:
+        assert switched == (setting() == "bf16")
         found = [torch.nn.functional.linear(a, b), a @ b.t()]
     for product in found:
         assert (product - exact).norm() < 1e-6 * exact.norm()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from onegpu.qlora_finetune import FinetuneConfig
 from onegpu.ray_scale_out import Recipe, count_rows, finetune_distributed, local_ray, windows
-from onegpu.ray_scale_out.training import _tokenizer, source_of
+from onegpu.ray_scale_out.training import source_of, tokenizer_of
 
 
 def main():
@@ -24,7 +24,7 @@ def main():
     rates = {}
     with local_ray(2):
         config = FinetuneConfig(max_steps=steps, eval_rows=2, save_steps=1000)
-        found, recipe = windows(source_of(config), 32), Recipe(_tokenizer(config.model), config.max_length)
+        found, recipe = windows(source_of(config), 32), Recipe(tokenizer_of(config.model), config.max_length)
         started = time.perf_counter()
         counts = count_rows(found, recipe)
         first = time.perf_counter() - started

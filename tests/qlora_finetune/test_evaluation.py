@@ -76,6 +76,16 @@ def test_the_head_gets_contiguous_states_while_answering(talkative):
     assert len(head._forward_pre_hooks) == hooks
 
 
+def test_an_error_leaves_the_model_as_it_was(talkative, monkeypatch):
+    model, tokenizer = talkative
+    model.train()
+    monkeypatch.setattr(model, "generate", lambda **kwargs: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        generate(model, tokenizer, [[{"role": "user", "content": QUESTIONS[0]}]])
+    assert model.training
+    assert not model.get_output_embeddings()._forward_pre_hooks
+
+
 def test_only_hopeless_answers_are_cut_short(talkative, monkeypatch):
     monkeypatch.setattr(evaluation, "GIVE_UP_AFTER", 2)
     chats = [[{"role": "user", "content": q}] for q in QUESTIONS]

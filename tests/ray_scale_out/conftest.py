@@ -6,23 +6,7 @@ import pytest
 from onegpu.models import tiny_model, tiny_tokenizer
 from onegpu.qlora_finetune import FinetuneConfig
 from onegpu.ray_scale_out.cluster import RayMissing, local_ray, require_ray
-
-QUESTIONS = (
-    "Where is my parcel?",
-    "I was charged twice.",
-    "Reset my password please, the link is dead.",
-    "Does it come in blue?",
-    "The mug arrived broken, and the box was wet as well.",
-)
-
-
-def chat(i):
-    return {
-        "messages": [
-            {"role": "user", "content": QUESTIONS[i % len(QUESTIONS)]},
-            {"role": "assistant", "content": f"Answer {i}: we are on it." + " Sorry." * (i % 4)},
-        ]
-    }
+from qlora_finetune.conftest import chat
 
 
 @pytest.fixture(scope="session")

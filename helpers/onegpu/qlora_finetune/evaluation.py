@@ -139,22 +139,26 @@ def generate(
     contiguous = model.get_output_embeddings().register_forward_pre_hook(
         lambda m, args: (args[0].contiguous(),)
     )
-    for start in range(0, len(order), batch_size):
-        part = order[start : start + batch_size]
-        width = max(len(ids[i]) for i in part)
-        # Padding goes to the left, so that every answer starts where its prompt ends.
-        input_ids = torch.tensor([[end[0]] * (width - len(ids[i])) + ids[i] for i in part], device=device)
-        mask = torch.tensor([[0] * (width - len(ids[i])) + [1] * len(ids[i]) for i in part], device=device)
-        out = model.generate(
-            input_ids=input_ids, attention_mask=mask, max_new_tokens=max_new_tokens, do_sample=False,
-            eos_token_id=end, pad_token_id=end[0], temperature=None, top_p=None, top_k=None,
-            stopping_criteria=StoppingCriteriaList([_GiveUp(tokenizer, width, is_hopeless)] if is_hopeless else []),
-        )  # fmt: skip
-        for i, row in zip(part, out[:, width:].tolist(), strict=True):
-            stop = next((k for k, token in enumerate(row) if token in end), len(row))
-            answers[i] = tokenizer.decode(row[:stop], skip_special_tokens=True).strip()
-    contiguous.remove()
-    model.train(was_training)
+    try:
+        for start in range(0, len(order), batch_size):
+            part = order[start : start + batch_size]
+            width = max(len(ids[i]) for i in part)
+            # Padding goes to the left, so that every answer starts where its prompt ends.
+            input_ids = torch.tensor([[end[0]] * (width - len(ids[i])) + ids[i] for i in part], device=device)
+            mask = torch.tensor(
+                [[0] * (width - len(ids[i])) + [1] * len(ids[i]) for i in part], device=device
+            )
+            out = model.generate(
+                input_ids=input_ids, attention_mask=mask, max_new_tokens=max_new_tokens, do_sample=False,
+                eos_token_id=end, pad_token_id=end[0], temperature=None, top_p=None, top_k=None,
+                stopping_criteria=StoppingCriteriaList([_GiveUp(tokenizer, width, is_hopeless)] if is_hopeless else []),
+            )  # fmt: skip
+            for i, row in zip(part, out[:, width:].tolist(), strict=True):
+                stop = next((k for k, token in enumerate(row) if token in end), len(row))
+                answers[i] = tokenizer.decode(row[:stop], skip_special_tokens=True).strip()
+    finally:
+        contiguous.remove()
+        model.train(was_training)
     return answers
 
 

@@ -324,7 +324,7 @@ def training_arguments(config, precision: str, output_dir: str, has_eval: bool) 
     return TrainingArguments(
         output_dir=output_dir,
         per_device_train_batch_size=config.per_device_train_batch_size,
-        per_device_eval_batch_size=max(config.per_device_train_batch_size, 2),
+        per_device_eval_batch_size=config.per_device_train_batch_size,
         gradient_accumulation_steps=config.gradient_accumulation_steps,
         num_train_epochs=config.num_train_epochs,
         max_steps=config.max_steps,

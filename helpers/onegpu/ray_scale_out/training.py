@@ -173,7 +173,7 @@ def finetune_distributed(
     """
     require_ray()
     from onegpu.qlora_finetune import FinetuneConfig
-    from onegpu.qlora_finetune.run import prepare_output_dir
+    from onegpu.qlora_finetune.run import prepare_output_dir, write_json
 
     config = config or FinetuneConfig()
     if config.eval_steps is not None:
@@ -199,8 +199,6 @@ def finetune_distributed(
             {"fault": fault, "prefetch_batches": prefetch_batches}, max_failures,
         )  # fmt: skip
     result = _result(raw, num_workers, counts, folder, config)
-    from onegpu.qlora_finetune.run import write_json
-
     write_json(folder / "report.json", dataclasses.asdict(result))
     return result
 
@@ -215,7 +213,7 @@ def source_of(config: FinetuneConfig) -> str | list[dict[str, Any]]:
 
 
 def _plan(config, num_workers, bad_rows, window_rows, num_cpus):
-    recipe = Recipe(_tokenizer(config.model), config.max_length, config.packing, bad_rows, config.seed)
+    recipe = Recipe(tokenizer_of(config.model), config.max_length, config.packing, bad_rows, config.seed)
     found = windows(source_of(config), window_rows)
     counts = count_rows(found, recipe, num_cpus=num_cpus)
     placed, steps = schedule(
@@ -226,7 +224,7 @@ def _plan(config, num_workers, bad_rows, window_rows, num_cpus):
     return counts, packed_dataset(placed, recipe, num_cpus=num_cpus), steps
 
 
-def _tokenizer(model: str) -> Any:
+def tokenizer_of(model: str) -> Any:
     """Load a model's tokenizer without its weights: the driver needs no more."""
     from transformers import AutoTokenizer
 

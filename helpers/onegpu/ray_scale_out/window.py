@@ -118,14 +118,8 @@ def read_window(window: Window) -> Iterator[tuple[int, dict[str, Any]]]:
     ValueError
         For a line that isn't a JSON object, with its row number.
     """
-    if window.path:
-        with open(window.path, "rb") as file:
-            file.seek(window.offset)
-            lines = file.read(window.n_bytes).split(b"\n")
-    else:
-        lines = window.text.encode().split(b"\n")
     number = window.first_row
-    for line in lines:
+    for line in _lines(window):
         if not line.strip():
             continue
         try:
@@ -142,16 +136,18 @@ def read_window(window: Window) -> Iterator[tuple[int, dict[str, Any]]]:
         number += 1
 
 
+def _lines(window: Window) -> list[bytes]:
+    if not window.path:
+        return window.text.encode().split(b"\n")
+    with open(window.path, "rb") as file:
+        file.seek(window.offset)
+        return file.read(window.n_bytes).split(b"\n")
+
+
 def rows_or_errors(window: Window) -> Iterator[tuple[int, Any]]:
     """As ``read_window``, with the error in place of a row that isn't JSON: one line a window of its own."""
-    if window.path:
-        with open(window.path, "rb") as file:
-            file.seek(window.offset)
-            lines = file.read(window.n_bytes).split(b"\n")
-    else:
-        lines = window.text.encode().split(b"\n")
     number = window.first_row
-    for line in lines:
+    for line in _lines(window):
         if line.strip():
             one = Window(window.window, number, 1, text=line.decode(errors="replace"))
             try:

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from onegpu.runtime import matmul, onednn_matmul
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 
 def setting():
@@ -44,6 +45,17 @@ def test_nothing_is_switched_where_the_products_would_be_coarser(monkeypatch):
             assert setting() == before
     finally:
         matmul._is_exact.cache_clear()
+
+
+@pytest.mark.parametrize(
+    "around", [FakeTensorMode, lambda: torch.device("meta"), lambda: torch.autocast("cpu", torch.bfloat16)]
+)
+def test_where_it_is_first_asked_changes_no_answer(around):  # a simulation of memory, then training
+    matmul._is_exact.cache_clear()
+    with around():
+        first = matmul._is_exact()
+    matmul._is_exact.cache_clear()
+    assert first == matmul._is_exact()
 
 
 def test_a_torch_without_the_setting_is_left_alone(monkeypatch):

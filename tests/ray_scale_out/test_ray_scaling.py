@@ -53,6 +53,11 @@ def test_loaders_that_do_not_grow_with_the_workers_become_the_limit():
     assert points[-1].tokens_per_second == pytest.approx(8 * 5_000)
 
 
+def test_loaders_that_come_with_each_worker_keep_the_time_for_rows_as_it_is():
+    model = ScalingModel(cpus_per_worker=2, tokens_per_worker=1000, data_tokens_per_second=5_000)
+    assert model.at(1).data_seconds == model.at(64).data_seconds == pytest.approx(0.1)
+
+
 def test_more_workers_are_never_slower_together_than_one():
     rates = [p.tokens_per_second for p in ScalingModel().sweep()]
     assert rates == sorted(rates)
@@ -119,10 +124,37 @@ def test_the_device_is_waited_for_before_each_reading_of_the_clock():
 
 def test_a_meter_without_steps_reads_zero():
     assert BottleneckMeter().times.share_waiting == 0.0
+    assert BottleneckMeter().times.typical.share_waiting == 0.0
+
+
+def test_the_first_steps_can_be_left_out():
+    times = StepTimes((9.0, 1.0, 2.0), (8.0, 3.0, 4.0))
+    assert times.without_first() == StepTimes((1.0, 2.0), (3.0, 4.0))
+    assert times.without_first(2) == StepTimes((2.0,), (4.0,))
+
+
+def test_a_moment_in_which_the_machine_stalls_does_not_move_the_typical_step():
+    times = StepTimes((0.2, 0.2, 30.0), (0.1, 20.0, 0.1))
+    assert times.typical == StepTimes((0.2,), (0.1,))
 
 
 @pytest.mark.parametrize(
-    ("data", "compute", "cpus"), [(0.9, 0.2, 5), (0.4, 0.2, 2), (0.01, 0.2, 1), (0.6, 0.2, 3)]
+    ("waiting", "said"),
+    [(0.6, "the data is the bottleneck"), (0.3, "prepare it ahead"), (0.05, "computing is")],
+)
+def test_the_verdict_says_what_to_work_on(waiting, said):
+    assert said in StepTimes((waiting,), (1.0 - waiting,)).verdict
+
+
+@pytest.mark.parametrize(
+    ("data", "compute", "cpus"), [(0.9, 0.2, 5), (0.4, 0.2, 2), (0.01, 0.2, 1), (0.6, 0.2, 3), (2.1, 0.3, 7)]
 )
 def test_loaders_needed(data, compute, cpus):
+    """The last: 2.1 / 0.3 is 7.000000000000001 in floating point."""
     assert loaders_needed(data, compute) == cpus
+
+
+@pytest.mark.parametrize(("data", "compute"), [(-1.0, 0.2), (0.2, 0.0)])
+def test_loaders_for_impossible_times_are_refused(data, compute):
+    with pytest.raises(ValueError, match="expected 0 or more, and above 0"):
+        loaders_needed(data, compute)

@@ -1,5 +1,6 @@
 """Windows, schedules and shares: the arithmetic of the stream, in this process."""
 
+import dataclasses
 import json
 from collections import Counter
 
@@ -8,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onegpu.packing import pack_lengths
+from onegpu.ray_scale_out import pipeline
 from onegpu.ray_scale_out.cluster import NotEnoughResources, data_cpus, spill_room, worker_resources
 from onegpu.ray_scale_out.layout import StreamCounts, schedule, shard
 from onegpu.ray_scale_out.pipeline import Recipe, count_rows, packed_rows, to_examples
@@ -87,6 +89,13 @@ def test_a_line_that_is_not_json_is_named(tmp_path):
         read_all(windows(path))
 
 
+def test_a_line_of_json_that_is_no_object_is_named(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"a": 1}\n[1, 2]\n', encoding="utf-8")
+    with pytest.raises(ValueError, match=r"row 1: found '\[1, 2\]', expected one JSON object \(a list\)"):
+        read_all(windows(path))
+
+
 def test_one_window_packs_as_topic_07_does(recipe, tokenizer):
     examples = tokenize_rows(ROWS, tokenizer, recipe.max_length)
     rows = pack_lengths([len(e) for e in examples], recipe.max_length).rows
@@ -124,10 +133,60 @@ def test_skipped_rows_are_counted_and_named(tokenizer, tmp_path):
     assert (counts.read, counts.kept) == (55, 53)
 
 
+def test_counts_and_the_first_bad_row_do_not_depend_on_which_window_was_ready_first(recipe, monkeypatch):
+    class LastFirst:
+        """Stands for Ray Data, whose tasks end in any order."""
+
+        def __init__(self, found):
+            self.found = found
+
+        def map_batches(self, *args, **settings):
+            return self
+
+        def take_all(self):
+            return [pipeline.count_window(window, recipe) for window in reversed(self.found)]
+
+    monkeypatch.setattr(pipeline, "window_dataset", LastFirst)
+    found = windows(ROWS, 8)
+    assert count_rows(found, recipe) == count_rows(found, recipe, parallel=False)
+    with pytest.raises(ValueError, match="row 9"):
+        count_rows(windows([*ROWS[:9], {}, *ROWS[9:30], {}], 8), recipe)
+
+
 def test_rows_that_are_too_long_are_counted_and_named(tokenizer):
     long = {"prompt": "word " * 200, "completion": "yes"}
     counts = count_rows(windows([*ROWS[:3], long], 2), Recipe(tokenizer, 96), parallel=False)
     assert counts.dropped == {"too_long": (3,)}
+
+
+def test_nothing_left_to_train_on_is_an_error_that_says_what_was_dropped(tokenizer):
+    long = [{"prompt": "word " * 200, "completion": "yes"}] * 7
+    with pytest.raises(ValueError, match=r"nothing left.*\n?.*too_long: 7 \(rows 0, 1, 2, 3, 4, \.\.\.\)"):
+        count_rows(windows(long, 2), Recipe(tokenizer, 96), parallel=False)
+
+
+def test_bad_rows_is_raise_or_skip(tokenizer):
+    with pytest.raises(ValueError, match="bad_rows is 'ignore', expected 'raise' or 'skip'"):
+        Recipe(tokenizer, 96, bad_rows="ignore")
+
+
+def test_a_window_has_another_order_of_packed_rows_in_each_epoch_and_the_same_rows(tokenizer):
+    recipe = Recipe(tokenizer, 96, seed=1)
+    (window,) = windows(ROWS, 1000)
+    first, second = (
+        [row["rows"] for row in packed_rows([dataclasses.replace(window, epoch=epoch)], recipe)]
+        for epoch in (0, 1)
+    )
+    assert first != second
+    assert sorted(first) == sorted(second)
+
+
+def test_max_steps_counts_more_than_epochs():
+    found = [Window(i, i, 1) for i in range(4)]
+    counts = StreamCounts((1,) * 4, 4, 4, 0, 0, {})
+    placed, steps = schedule(found, counts, workers=1, batch_size=1, epochs=1, max_steps=10)
+    assert steps == 10
+    assert [w.epoch for w in placed] == [0] * 4 + [1] * 4 + [2] * 4
 
 
 @settings(max_examples=60, deadline=None)

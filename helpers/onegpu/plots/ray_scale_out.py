@@ -84,9 +84,7 @@ def step_times(runs: Mapping[str, Any]) -> Figure:
     runs
         ``StepTimes`` by name.
     """
-    fig, ax = figure(
-        "Where a step's time goes", "mean seconds of a step", "", size=(7.0, 1.4 + 0.55 * len(runs))
-    )
+    fig, ax = figure("Where a step's time goes", "seconds of a step", "", size=(7.0, 1.4 + 0.55 * len(runs)))
     names = list(runs)[::-1]
     n = [max(1, len(runs[name])) for name in names]
     computing = [sum(runs[name].computing) / k for name, k in zip(names, n, strict=True)]

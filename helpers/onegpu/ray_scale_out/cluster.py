@@ -8,6 +8,7 @@ objects go when the store is full (a disk, which can be full too).
 from __future__ import annotations
 
 import contextlib
+import importlib
 import importlib.util
 import logging
 import os
@@ -37,6 +38,9 @@ QUIET = {
     "RAY_TRAIN_METRICS_ENABLED": "0",
     "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
 }
+# Set before a Ray is started here, where asking often costs nothing and no machine is taken back by its owner. The first
+# is how often Ray Train looks for new checkpoints and for the end of a run (2 s by itself), in seconds.
+LOCAL = {"RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5", "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0"}
 LOGGERS = ("ray", "ray.data", "ray.train", "ray.serve", "ray.tune")
 
 
@@ -65,11 +69,26 @@ def require_ray() -> Any:
     for package in ("ray", "aiohttp"):
         if importlib.util.find_spec(package) is None:
             raise RayMissing(f"{package} is not installed: pip install 'onegpu[ray]' (lesson 08 only)")
-    os.environ.update({name: value for name, value in QUIET.items() if name not in os.environ})
+    _set_missing(QUIET)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import ray
     return ray
+
+
+def _require_dashboard() -> None:
+    try:
+        importlib.import_module("ray.dashboard.optional_deps")  # what Ray itself tries, after seconds
+    except ImportError as error:
+        raise RayMissing(
+            f"Ray's dashboard needs more packages ({error.name} is missing): pip install 'ray[default]', or leave "
+            "dashboard=True out"
+        ) from error
+
+
+def _set_missing(variables: dict[str, str]) -> None:
+    """Set environment variables that the user hasn't set."""
+    os.environ.update({name: value for name, value in variables.items() if name not in os.environ})
 
 
 @dataclass(frozen=True)
@@ -134,7 +153,9 @@ def local_ray(
     object_store_bytes
         Shared memory for objects, at least 75 MiB. Only for a Ray that is started here.
     dashboard
-        Whether to start the dashboard. It takes some seconds and about 200 MB. Only for a Ray that is started here.
+        Whether to start the dashboard. It takes some seconds and about 200 MB, and more packages than the extra ``ray``
+        brings: ``pip install "ray[default]"``. The page asks for a token, which ``ray get-auth-token`` prints. Only for
+        a Ray that is started here.
     log_to_driver
         Whether workers' prints appear here.
     init
@@ -143,7 +164,7 @@ def local_ray(
     Raises
     ------
     RayMissing
-        If Ray isn't installed.
+        If Ray isn't installed, or the dashboard's packages aren't and it is asked for.
     ValueError
         If no cluster answers at the address, or num_cpus is below 1.
     """
@@ -154,33 +175,64 @@ def local_ray(
         return
     if num_cpus is not None and num_cpus < 1:
         raise ValueError(f"num_cpus is {num_cpus}, expected at least 1")
+    if dashboard and address is None:
+        _require_dashboard()
     settings: dict[str, Any] = {
         "log_to_driver": log_to_driver, "logging_level": logging.ERROR, "configure_logging": False,
     }  # fmt: skip
-    if address is None:
-        settings |= {
-            "address": "local",  # a Ray of our own, even if another one runs on this machine
-            "num_cpus": num_cpus or max(2, os.cpu_count() or 1),
-            "object_store_memory": object_store_bytes,
-            "include_dashboard": dashboard,
-            "runtime_env": {"env_vars": worker_environment()},
-        }
-    else:
-        import onegpu
+    with contextlib.ExitStack() as stack:
+        if not log_to_driver:
+            stack.enter_context(_no_notices(ray))
+        if address is None:
+            _set_missing(LOCAL)
+            with _quick_start(stack):
+                settings |= {
+                    "address": "local",  # a Ray of our own, even if another one runs on this machine
+                    "num_cpus": num_cpus or max(2, os.cpu_count() or 1),
+                    "object_store_memory": object_store_bytes,
+                    "include_dashboard": dashboard,
+                    "runtime_env": {"env_vars": worker_environment()},
+                }
+                ray.init(**settings | init)
+        else:
+            import onegpu
 
-        settings |= {"address": address, "runtime_env": {"py_modules": [str(Path(onegpu.__file__).parent)]}}
-    with contextlib.nullcontext() if log_to_driver else _no_notices(ray):
-        try:
-            ray.init(**settings | init)
-        except ConnectionError as error:
-            raise ValueError(
-                f"no Ray cluster answers at {address!r}: start one there (ray start --head), or leave address out"
-            ) from error
+            settings |= {
+                "address": address,
+                "runtime_env": {"py_modules": [str(Path(onegpu.__file__).parent)]},
+            }
+            try:
+                ray.init(**settings | init)
+            except ConnectionError as error:
+                raise ValueError(
+                    f"no Ray cluster answers at {address!r}: start one there (ray start --head), or leave address out"
+                ) from error
+        stack.callback(ray.shutdown)
         quiet_loggers()
-        try:
-            yield describe(started_here=address is None)
-        finally:
-            ray.shutdown()
+        yield describe(started_here=address is None)
+
+
+@contextlib.contextmanager
+def _quick_start(stack: contextlib.ExitStack) -> Iterator[None]:
+    """Spare each of Ray's processes, about twenty in a run of two workers, most of the CPU time of ``import ray``.
+
+    Ray imports jsonschema, which imports rfc3987_syntax if it is there (JupyterLab brings it), which compiles a grammar
+    for a second. jsonschema does without; an empty module of that name, found first, tells it so. Lives as long as the
+    stack, since workers start at any time.
+    """
+    folder = stack.enter_context(
+        tempfile.TemporaryDirectory(prefix="onegpu_ray_", ignore_cleanup_errors=True)
+    )
+    Path(folder, "rfc3987_syntax.py").write_text('"""Left empty: see onegpu.ray_scale_out.cluster."""\n')
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join([folder, *([before] if before else [])])
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = before
 
 
 @contextlib.contextmanager

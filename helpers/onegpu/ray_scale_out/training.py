@@ -137,7 +137,10 @@ def finetune_distributed(
         to a Ray already, that one is used and stays. On a cluster, ``config.output_dir`` and a data file must be on a
         disk that all machines see.
     resume
-        Go on from the newest checkpoint in ``output_dir``, after the driver itself died.
+        Go on from the newest checkpoint in ``output_dir``, after the driver itself died (a killed kernel, a lost Colab
+        session). Ask for the same workers, rows and window_rows. On Linux a Ray that was started here dies with the
+        driver and nothing need be done; elsewhere end it with ``ray stop`` first. A cluster at an address ends the dead
+        driver's workers itself.
     overwrite
         Throw away what an earlier run left in ``output_dir``.
     bad_rows
@@ -150,7 +153,7 @@ def finetune_distributed(
     max_failures
         How often the workers are started anew, from the last checkpoint, after one of them died.
     dashboard
-        Start Ray's dashboard and say its address.
+        Start Ray's dashboard and say its address (``local_ray``).
     fault
         ``worker.KillWorker``, to see a worker die.
     say
@@ -192,7 +195,10 @@ def finetune_distributed(
         if not resume:
             shutil.rmtree(folder / "ray", ignore_errors=True)
         counts, dataset, steps = _plan(config, num_workers, bad_rows, window_rows, data_cpus(free))
+        _same_layout(folder, resume, num_workers, window_rows, counts)
         say(str(counts))
+        if resume:
+            say(f"going on from step {newest_step(folder)}")
         say(f"training, {steps} steps on {num_workers} workers")
         raw = _fit(
             dataclasses.replace(config, max_steps=steps), dataset, num_workers, use_gpu, resources, folder,
@@ -201,6 +207,42 @@ def finetune_distributed(
     result = _result(raw, num_workers, counts, folder, config)
     write_json(folder / "report.json", dataclasses.asdict(result))
     return result
+
+
+def _same_layout(folder: Path, resume: bool, workers: int, window_rows: int, counts: StreamCounts) -> None:
+    """Note what decides which row comes when; refuse to go on with another: rows would be lost or trained twice."""
+    from onegpu.qlora_finetune.run import write_json
+
+    now = {
+        "num_workers": workers,
+        "window_rows": window_rows,
+        "rows": counts.kept,
+        "tokens": counts.tokens,
+        "packed_rows": sum(counts.packed),
+    }
+    path = folder / "layout.json"
+    if resume and path.is_file():
+        before = json.loads(path.read_text(encoding="utf-8"))
+        changed = [
+            f"{name} {before[name]}, now {value}" for name, value in now.items() if before[name] != value
+        ]
+        if changed:
+            raise ValueError(
+                f"{folder} was started with another layout ({'; '.join(changed)}): rows would be lost or trained twice. "
+                "Resume it with the same workers, data and window_rows, or choose another output_dir"
+            )
+    write_json(path, now)
+
+
+def newest_step(folder: str | Path) -> int:
+    """Return the step of the newest checkpoint in an output folder that Ray has seen; 0 without one."""
+    try:
+        seen = json.loads(
+            (Path(folder) / "ray" / "checkpoint_manager_snapshot.json").read_text(encoding="utf-8")
+        )
+        return int(seen["latest_checkpoint_result"]["metrics"]["step"])
+    except (OSError, ValueError, TypeError, KeyError):
+        return 0
 
 
 def source_of(config: FinetuneConfig) -> str | list[dict[str, Any]]:
@@ -241,7 +283,7 @@ def _fit(config, dataset, num_workers, use_gpu, resources, folder, settings, max
     import ray.train
     from ray.train.torch import TorchConfig, TorchTrainer
 
-    from onegpu.ray_scale_out.worker import train_worker
+    from onegpu.ray_scale_out.worker import RESULT, train_worker
 
     trainer = TorchTrainer(
         train_worker,
@@ -273,7 +315,7 @@ def _fit(config, dataset, num_workers, use_gpu, resources, folder, settings, max
     with fitted.checkpoint.as_directory() as final:
         shutil.rmtree(folder / "adapter", ignore_errors=True)
         shutil.copytree(Path(final) / "adapter", folder / "adapter")
-        return json.loads((Path(final) / "result.json").read_text(encoding="utf-8"))
+        return json.loads((Path(final) / RESULT).read_text(encoding="utf-8"))
 
 
 def _result(raw, num_workers, counts, folder, config) -> DistributedResult:

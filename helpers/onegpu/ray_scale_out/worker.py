@@ -49,7 +49,8 @@ from onegpu.qlora_finetune.trainer import (
 from onegpu.ray_scale_out.bottleneck import BottleneckMeter
 from onegpu.ray_scale_out.pipeline import to_examples
 
-CHECKPOINT = "checkpoint"
+RESULT = "result.json"
+"""In a run's last checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -63,8 +64,8 @@ class KillWorker:
     marker : str
         A file that says it has happened; on a shared disk.
     after_seconds : float
-        How long it waits before. Ray looks for new checkpoints about every two seconds; one that it has not seen when a
-        worker dies is lost.
+        How long it waits before. Ray looks for new checkpoints every two seconds (every half second where
+        ``local_ray`` started it); one that it has not seen when a worker dies is lost.
     """
 
     rank: int
@@ -247,6 +248,9 @@ class Die(TrainerCallback):
 def train_worker(settings: dict[str, Any]) -> None:
     """Train in one worker. Runs in a process of Ray's; reports checkpoints, and at last the result."""
     runtime.quiet()
+    kept = ray.train.get_checkpoint()
+    if kept is not None and _report_again(kept):
+        return
     context = ray.train.get_context()
     rank, workers = context.get_world_rank(), context.get_world_size()
     config: FinetuneConfig = settings["config"]
@@ -268,7 +272,6 @@ def train_worker(settings: dict[str, Any]) -> None:
         args.ignore_data_skip = True  # RowsOfWorker skips
         args.ddp_find_unused_parameters = False
         args.ddp_broadcast_buffers = False
-        kept = ray.train.get_checkpoint()
         with kept.as_directory() if kept else contextlib.nullcontext() as checkpoint:
             done = _steps_of(checkpoint)
             meter = BottleneckMeter(torch.cuda.synchronize if device.type == "cuda" else None)
@@ -314,10 +317,20 @@ def train_worker(settings: dict[str, Any]) -> None:
         final.mkdir()
         if rank == 0:
             save_adapter(model, loaded.tokenizer, final / "adapter")
-            (final / "result.json").write_text(json.dumps(result), encoding="utf-8")
+            (final / RESULT).write_text(json.dumps(result), encoding="utf-8")
         ray.train.report(
             {"step": trainer.state.global_step}, checkpoint=ray.train.Checkpoint.from_directory(final)
         )
+
+
+def _report_again(kept: ray.train.Checkpoint) -> bool:
+    """Report a finished run's last checkpoint: what died after it was the driver, or a worker on its way out."""
+    with kept.as_directory() as folder:
+        path = Path(folder) / RESULT
+        if path.is_file():
+            steps = json.loads(path.read_text(encoding="utf-8"))["steps"]
+            ray.train.report({"step": steps}, checkpoint=ray.train.Checkpoint.from_directory(folder))
+        return path.is_file()
 
 
 def _steps_of(checkpoint: str | None) -> int:

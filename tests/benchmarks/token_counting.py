@@ -7,7 +7,7 @@
 The sets: "plain", "half" (a shuffled half, as shuffle and select leave it) and "filtered" (the rows of up to 2,000
 tokens, as filter leaves it). "read" sums the labels with numpy, which is the least that any count of them must do.
 Extra memory is the peak of resident memory (VmHWM) above what it was before, so mapped pages count in it. The time is
-the best of several processes, with the file in the page cache.
+the best of several processes, which take turns, with the file in the page cache.
 """
 
 from __future__ import annotations
@@ -20,11 +20,22 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 MIB = 2**20
+SLOW = ["Python loop", "map"]  # half a minute each
+OURS, ALONE = "ours", "ours, tokens alone"
 GOALS = "1.4 times as fast as #3711, 1.3 times one read, half no slower than plain, 64 MiB"
+
+
+class Measured(NamedTuple):
+    """Of several runs: the best seconds, the most extra bytes, and (tokens, supervised tokens)."""
+
+    seconds: float
+    extra_bytes: int
+    counts: tuple[int, int]
 
 
 def write(path: Path, tokens: int, shortest: int, longest: int, rows_per_batch: int = 1000) -> np.ndarray:
@@ -88,11 +99,12 @@ def child(method: str, path: str, indices: str) -> None:
         "map": recipes.count_with_map,
         "pandas (before #3711)": recipes.count_with_pandas,
         "table (#3711)": recipes.count_with_table,
-        "ours": ours,
-        "ours, tokens alone": ours_without_labels,
+        OURS: ours,
+        ALONE: ours_without_labels,
     }
     dataset = datasets.Dataset.from_file(path)
-    methods[method](dataset.select(range(3)))  # imports and first-call costs are not the count's
+    small = datasets.Dataset.from_dict({"input_ids": [[1, 2]] * 3, "labels": [[-100, 2]] * 3})
+    methods[method](small.select([2, 0]))  # imports and first calls are not the count's
     if indices:
         dataset = dataset.select(np.load(indices))
     before = peak_bytes()
@@ -101,14 +113,23 @@ def child(method: str, path: str, indices: str) -> None:
     print(json.dumps([time.perf_counter() - start, peak_bytes() - before, *map(int, counts)]))
 
 
-def measure(method: str, path: Path, indices: Path | None, times: int) -> tuple[float, int, tuple[int, int]]:
-    """Return seconds and extra bytes (the best and the most of several processes), and the counts."""
-    command = [sys.executable, __file__, "--child", method, str(path), str(indices or "")]
-    runs = [
-        json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-        for _ in range(times)
-    ]
-    return min(run[0] for run in runs), max(run[1] for run in runs), tuple(runs[0][2:])
+def measure(path: Path, jobs: list[tuple[str, str]], times: int) -> dict[tuple[str, str], Measured]:
+    """Run each job, a method and the file of indices to select ("": all rows), in fresh processes.
+
+    Jobs take turns, so that a machine that is slower for a while is slower for all of them.
+    """
+    runs = {job: [] for job in jobs}
+    for turn in range(times):
+        for method, indices in jobs:
+            if turn and method in SLOW:
+                continue
+            command = [sys.executable, __file__, "--child", method, str(path), indices]
+            done = subprocess.run(command, capture_output=True, text=True, check=True)
+            runs[method, indices].append(json.loads(done.stdout))
+    return {
+        job: Measured(min(run[0] for run in found), max(run[1] for run in found), tuple(found[0][2:]))
+        for job, found in runs.items()
+    }
 
 
 def compare(folder: Path, tokens: int, fast: bool, times: int) -> None:
@@ -124,41 +145,41 @@ def compare(folder: Path, tokens: int, fast: bool, times: int) -> None:
     print(
         f"{len(truth):,} rows, {total:,} tokens, {path.stat().st_size / 1e9:.2f} GB on disk, {os.cpu_count()} cores"
     )
-    read_seconds, read_bytes, _ = measure("read", path, None, times)
-    print(
-        f"one read of the labels: {read_seconds:.3f} s, {total * 8 / 1e9 / read_seconds:.1f} GB/s, {read_bytes / MIB:.0f} MiB\n"
+    files = {}
+    for name, rows in sets.items():
+        files[name] = "" if rows is None else str(folder / f"{name}.npy")
+        if rows is not None:
+            np.save(files[name], rows)
+    methods = [*([] if fast else SLOW), "pandas (before #3711)", "table (#3711)", OURS, ALONE]
+    measured = measure(
+        path, [("read", ""), *((method, files[name]) for name in sets for method in methods)], times
     )
+    read = measured["read", ""]
     print(
+        f"one read of the labels: {read.seconds:.3f} s, {total * 8 / 1e9 / read.seconds:.1f} GB/s, "
+        f"{read.extra_bytes / MIB:.0f} MiB\n\n"
         f"{'set':<10}{'method':<24}{'tokens':>8}{'superv.':>9}{'seconds':>10}{'MiB extra':>11}{'GB/s':>7}{'x one read':>12}"
     )
-    seconds = {}
     for name, rows in sets.items():
-        indices = None
-        if rows is not None:
-            indices = folder / f"{name}.npy"
-            np.save(indices, rows)
         right = truth.sum(axis=0) if rows is None else truth[rows].sum(axis=0)
-        methods = ["pandas (before #3711)", "table (#3711)", "ours", "ours, tokens alone"]
-        for method in methods if fast else ["Python loop", "map", *methods]:
-            slow = method in ("Python loop", "map")
-            took, extra, found = measure(method, path, indices, 1 if slow else times)
-            seconds[name, method] = took, extra
+        for method in methods:
+            took, extra, found = measured[method, files[name]]
             verdicts = [
                 "right" if f == r else f"{f / r:.2f}x" for f, r in zip(found, right.tolist(), strict=True)
             ]
-            if method == "ours, tokens alone":
+            if method == ALONE:
                 verdicts[1], speed, ratio = "-", "-", "-"
             else:
-                speed, ratio = f"{right[0] * 8 / 1e9 / took:.1f}", f"{took / read_seconds:.2f}"
+                speed, ratio = f"{right[0] * 8 / 1e9 / took:.1f}", f"{took / read.seconds:.2f}"
             print(
-                f"{name:<10}{method:<24}{verdicts[0]:>8}{verdicts[1]:>9}{took:>10.4f}{extra / MIB:>11.0f}{speed:>7}{ratio:>12}",
-                flush=True,
+                f"{name:<10}{method:<24}{verdicts[0]:>8}{verdicts[1]:>9}{took:>10.4f}{extra / MIB:>11.0f}{speed:>7}{ratio:>12}"
             )
-    plain, extra = seconds["plain", "ours"]
+    plain, half = measured[OURS, ""].seconds, measured[OURS, files["half"]].seconds
+    extra = max(found.extra_bytes for (method, _), found in measured.items() if method in (OURS, ALONE))
     print(
-        f"\nours on plain: {seconds['plain', 'table (#3711)'][0] / plain:.2f} times as fast as #3711, "
-        f"{plain / read_seconds:.2f} times one read, on a half {seconds['half', 'ours'][0] / plain:.2f} times plain, "
-        f"at most {max(e for (_, m), (_, e) in seconds.items() if m.startswith('ours')) / MIB:.0f} MiB extra\n"
+        f"\nours on plain: {measured['table (#3711)', ''].seconds / plain:.2f} times as fast as #3711, "
+        f"{plain / read.seconds:.2f} times one read, on a half {half / plain:.2f} times plain, "
+        f"at most {extra / MIB:.0f} MiB extra\n"
         f"goals:         {GOALS}"
     )
 
@@ -168,16 +189,15 @@ def scale(folder: Path, times: int) -> None:
         f"\nscaling{'rows':>14}{'tokens':>14}{'tokens alone, s':>17}{'with labels, s':>16}{'half, s':>9}{'MiB extra':>11}"
     )
     for rows, mean in ((10_000, 600), (10_000, 6_000), (100_000, 600), (1_000_000, 60), (10_000_000, 6)):
-        path = folder / "scale.arrow"
+        path, half = folder / "scale.arrow", str(folder / "half.npy")
         truth = write(path, rows * mean, mean // 2, mean + mean // 2)
-        np.save(folder / "half.npy", np.random.default_rng(1).permutation(len(truth))[: len(truth) // 2])
-        alone, extra, _ = measure("ours, tokens alone", path, None, times)
-        labels, more, found = measure("ours", path, None, times)
-        half, most, _ = measure("ours", path, folder / "half.npy", times)
-        assert found == tuple(truth.sum(axis=0).tolist())
+        np.save(half, np.random.default_rng(1).permutation(len(truth))[: len(truth) // 2])
+        measured = measure(path, [(ALONE, ""), (OURS, ""), (OURS, half)], times)
+        assert measured[OURS, ""].counts == tuple(truth.sum(axis=0).tolist())
         print(
-            f"{len(truth):>21,}{truth[:, 0].sum():>14,}{alone:>17.4f}{labels:>16.4f}{half:>9.4f}"
-            f"{max(extra, more, most) / MIB:>11.0f}",
+            f"{len(truth):>21,}{truth[:, 0].sum():>14,}{measured[ALONE, ''].seconds:>17.4f}"
+            f"{measured[OURS, ''].seconds:>16.4f}{measured[OURS, half].seconds:>9.4f}"
+            f"{max(found.extra_bytes for found in measured.values()) / MIB:>11.0f}",
             flush=True,
         )
 

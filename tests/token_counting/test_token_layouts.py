@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from onegpu.token_counting import TokenCounts, count_tokens, counting, sources
+from onegpu.token_counting import labels as labels_module
 
 LIST_TYPES = {
     "list": pa.list_,
@@ -127,10 +128,9 @@ def test_small_blocks_and_windows_change_nothing(table_and_rows, data):
     table, ids, labels = table_and_rows
     chosen = data.draw(st.lists(st.sampled_from(range(len(ids))), max_size=15)) if ids else []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(counting, "BLOCK", data.draw(st.integers(1, 5)))
-        patch.setattr(counting, "_GROUP", data.draw(st.integers(1, 9)))
-        patch.setattr(counting, "_SHORT", data.draw(st.sampled_from([0, 3, 10**9])))
-        patch.setattr(counting, "_MIDDLE", data.draw(st.sampled_from([0, 10**9])))
+        patch.setattr(labels_module, "BLOCK", data.draw(st.integers(1, 5)))
+        patch.setattr(labels_module, "_GROUP", data.draw(st.integers(1, 9)))
+        patch.setattr(labels_module, "_SHORT", data.draw(st.sampled_from([0, 3, 10**9])))
         patch.setattr(counting, "_LONG", data.draw(st.integers(0, 4)))
         patch.setattr(counting, "ROWS", 3)
         patch.setattr(sources, "ROWS", 3)

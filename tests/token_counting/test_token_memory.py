@@ -61,7 +61,8 @@ def written(tmp_path_factory):
             pa.ipc.new_stream(sink, table.schema) as writer,
         ):
             writer.write_table(part, max_chunksize=1000)
-        pq.write_table(part, folder / f"{name}.parquet", row_group_size=2_000)
+        # One row group, stored as it is: read whole, it would take more than the limit.
+        pq.write_table(part, folder / f"{name}.parquet", compression="none", use_dictionary=False)
     return folder
 
 
@@ -102,3 +103,19 @@ def test_only_read_only_file_mappings_are_given_back(written, monkeypatch):
         in_memory = pa.table(table.to_pydict())
         count_tokens(in_memory)
         assert given_back == []
+
+
+def test_what_could_be_erased_is_never_given_back():
+    """Given back, pages without a file, or that may be written to, would lose their content."""
+    mappings = [
+        b"1000-2000 r--s 00000000 fd:00 77 /data/rows.arrow",
+        b"2000-3000 r--p 00000000 00:00 0",
+        b"4000-5000 rw-p 00000000 fd:00 77 /data/rows.arrow",
+        b"5000-6000 r--p 00001000 fd:00 78 /data/more rows.arrow",
+    ]
+    found = [
+        resident._file_around(mappings, at)
+        for at in (0x0, 0x1000, 0x1FFF, 0x2000, 0x3000, 0x4000, 0x5FFF, 0x6000)
+    ]
+    rows, more = (0x1000, 0x2000), (0x5000, 0x6000)
+    assert found == [None, rows, rows, None, None, None, more, None]

@@ -42,6 +42,8 @@ class ListRows:
         bool, shape (rows,): which rows are null. None when none is.
     buffers : tuple of numpy.ndarray
         The parts of the offset buffers that were read.
+    is_gapless : bool
+        Whether each row is known to start where the row before it ends.
     """
 
     values: pa.Array
@@ -49,6 +51,7 @@ class ListRows:
     lengths: np.ndarray
     null: np.ndarray | None
     buffers: tuple[np.ndarray, ...]
+    is_gapless: bool
 
 
 def list_rows(array: pa.Array, rows: np.ndarray | None = None) -> ListRows:
@@ -73,7 +76,9 @@ def list_rows(array: pa.Array, rows: np.ndarray | None = None) -> ListRows:
     if pa.types.is_null(kind) or n == 0:
         values = pa.nulls(0) if pa.types.is_null(kind) else array.values
         nothing = np.zeros(n, np.int64)
-        return ListRows(values, nothing, nothing, np.ones(n, bool) if pa.types.is_null(kind) else None, ())
+        return ListRows(
+            values, nothing, nothing, np.ones(n, bool) if pa.types.is_null(kind) else None, (), True
+        )
 
     null = array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
     if null is not None and rows is not None:
@@ -100,7 +105,8 @@ def list_rows(array: pa.Array, rows: np.ndarray | None = None) -> ListRows:
         starts, lengths = starts.astype(np.int64), lengths.astype(np.int64)
     if null is not None:
         lengths[null] = 0
-    return ListRows(array.values, starts, lengths, null, buffers)
+    is_gapless = null is None and rows is None and "view" not in _kind_name(kind)
+    return ListRows(array.values, starts, lengths, null, buffers, is_gapless)
 
 
 def value_view(values: pa.Array) -> np.ndarray:

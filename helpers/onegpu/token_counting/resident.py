@@ -15,59 +15,54 @@ from __future__ import annotations
 import bisect
 import ctypes
 import mmap
-import re
-import sys
 import threading
 from functools import cache
 from pathlib import Path
 
 _DONTNEED = 4
-_READ_ONLY_FILE = re.compile(rb"^([0-9a-f]+)-([0-9a-f]+) r--. [0-9a-f]+ \S+ [1-9]\d* ", re.MULTILINE)
-"""A line of /proc/self/maps: addresses, permissions, offset, device and inode (0 where there is no file)."""
+WINDOW_BYTES = 6 * 2**20
+"""How much each thread may read before pages are given back."""
 
-WINDOW_BYTES = 12 * 2**20
-"""How much may be read before pages are given back."""
-
-MARGIN = 2 * 2**20
+MARGIN = 2**18
 """How much more is given back on both sides: the kernel maps pages around the one that was touched."""
 
 
 class Pages:
     """Takes note of what was read, and gives it back a window at a time where it lies in a read-only mapping of a file.
 
-    Thread-safe. The memory that is read must be alive during the call of ``read``.
+    Each thread has a window of its own. The memory that is read must be alive during the call of ``read``.
 
     Parameters
     ----------
     lasting
         Whether the mappings that are read will all be there until the last ``read``. If not, an address may have come
-        to belong to something else, so the mappings are looked up before each giving back (2 ms).
+        to belong to something else, so the mappings are looked up before each giving back (0.5 ms).
     """
 
     def __init__(self, *, lasting: bool):
         self._lasting = lasting
-        self._regions: list[tuple[int, int]] | None = None
-        self._lock = threading.Lock()
-        self._touched: list[tuple[int, int]] = []
-        self._n_bytes = 0
+        self._mappings: list[bytes] | None = None
+        self._windows = threading.local()
 
     def read(self, low: int, high: int) -> None:
         """Note that there was reading between two addresses; give back what makes a window together."""
-        with self._lock:
-            self._touched.append((low, high))
-            self._n_bytes += high - low  # gaps too: the kernel maps pages around the touched ones
-            if self._n_bytes < WINDOW_BYTES:
-                return
-            touched, self._touched, self._n_bytes = self._touched, [], 0
-        regions = self._regions
-        if regions is None:
-            regions = _file_mappings()
+        window = self._windows
+        window.touched = [*getattr(window, "touched", ()), (low, high)]
+        # Gaps count too, since pages around touched ones are mapped.
+        window.n_bytes = getattr(window, "n_bytes", 0) + high - low
+        if window.n_bytes < WINDOW_BYTES:
+            return
+        touched, window.touched, window.n_bytes = window.touched, [], 0
+        mappings = self._mappings
+        if mappings is None:
+            mappings = _mappings()
             if self._lasting:
-                self._regions = regions
-        here = _containing(regions, low)
+                self._mappings = mappings
+        here = region = _file_around(mappings, low)
         spans: dict[tuple[int, int], tuple[int, int]] = {}
         for start, end in touched:
-            region = _containing(regions, start)
+            if region is None or not region[0] <= start < region[1]:
+                region = _file_around(mappings, start)
             if region is not None and (self._lasting or region == here):
                 a, b = spans.get(region, (start, end))
                 spans[region] = min(a, start), max(b, end)
@@ -77,18 +72,23 @@ class Pages:
             _madvise(start, end - start, _DONTNEED)
 
 
-def _containing(regions: list[tuple[int, int]], address: int) -> tuple[int, int] | None:
-    at = bisect.bisect_right(regions, (address, sys.maxsize)) - 1
-    return regions[at] if at >= 0 and address < regions[at][1] else None
-
-
-def _file_mappings() -> list[tuple[int, int]]:
-    """Return (start, end) of the process's read-only mappings of files, in order of address."""
+def _mappings() -> list[bytes]:
+    """Return a line for each mapping of the process, in order of address; none where the system keeps no such list."""
     try:
-        text = Path("/proc/self/maps").read_bytes()
+        return Path("/proc/self/maps").read_bytes().splitlines()
     except OSError:
         return []
-    return sorted((int(start, 16), int(end, 16)) for start, end in _READ_ONLY_FILE.findall(text))
+
+
+def _file_around(mappings: list[bytes], address: int) -> tuple[int, int] | None:
+    """Return (start, end) of the read-only mapping of a file in which an address lies; None if it lies elsewhere."""
+    at = bisect.bisect_right(mappings, address, key=lambda line: int(line[: line.index(b"-")], 16)) - 1
+    if at < 0:
+        return None
+    addresses, permissions, _, _, inode, *_ = mappings[at].split(None, 5)
+    start, end = (int(part, 16) for part in addresses.split(b"-"))
+    is_file = permissions.startswith(b"r--") and inode != b"0"
+    return (start, end) if is_file and address < end else None
 
 
 @cache

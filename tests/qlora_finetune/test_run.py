@@ -208,19 +208,21 @@ def test_fp16_scaler_that_skips_a_step_is_reported(tiny_config, monkeypatch):
 
 
 def test_early_stopping_keeps_the_best_adapter(tiny_config, chats_file, tmp_path):
-    path = tmp_path / "one.jsonl"  # two rows to learn by heart, which makes the held-out rows worse
-    path.write_text("".join(json.dumps(chat(i)) + "\n" for i in (0, 7)))
+    path = (
+        tmp_path / "one.jsonl"
+    )  # one row to learn by heart in large steps: the held-out rows go up and down
+    path.write_text(json.dumps(chat(0)) + "\n")
     result = finetune(
         tiny_config(
             data=str(path),
-            max_steps=80,
+            max_steps=160,
             learning_rate=5e-2,
             eval_data=str(chats_file),
             eval_steps=4,
             early_stopping_patience=2,
         )
     )
-    assert result.steps < 80
+    assert result.steps < 160
     best = min(loss for _, loss in result.eval_losses)
     assert result.eval_losses[-2][1] > best
     assert result.after.loss == pytest.approx(best, rel=1e-6)

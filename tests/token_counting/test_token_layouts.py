@@ -292,3 +292,18 @@ def test_rows_that_are_long_and_far_apart_are_read_alone():
     counts = count_tokens(dataset)
     assert counts.supervised_tokens == 15_000
     assert counts.bytes_read < 16_000 * 8
+
+
+def test_rows_that_overlap_and_go_back_are_counted_one_by_one():
+    """Together they are as long as the values from first to last, of which two belong to none of them."""
+    values = pa.array([1, -100, 3, -100, -100, 6])
+    rows = pa.ListViewArray.from_arrays([0, 1, 5], [3, 2, 1], values)
+    counts = count_tokens(pa.table({"input_ids": rows, "labels": rows}))
+    assert (counts.tokens, counts.masked_tokens) == (6, 2)
+
+
+def test_hits_that_start_in_the_middle_of_a_byte_are_counted_where_they_are():
+    hits = pa.array([True] * 5 + [False, True] * 100)[5:]
+    starts, ends = np.array([0, 67, 128]), np.array([3, 128, 131])
+    assert labels_module._count_hits(hits, starts, ends, None) == 1 + 31 + 1
+    assert labels_module._count_hits(hits, starts, ends, np.array([1, 10, 100])) == 1 + 310 + 100

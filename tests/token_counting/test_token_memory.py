@@ -119,3 +119,19 @@ def test_what_could_be_erased_is_never_given_back():
     ]
     rows, more = (0x1000, 0x2000), (0x5000, 0x6000)
     assert found == [None, rows, rows, None, None, None, more, None]
+
+
+def test_what_was_read_in_two_files_is_given_back_in_both(monkeypatch):
+    page, given_back = resident.mmap.PAGESIZE, []
+    monkeypatch.setattr(resident, "MARGIN", 0)
+    monkeypatch.setattr(resident, "WINDOW_BYTES", 3 * page)
+    monkeypatch.setattr(resident, "_madvise", lambda address, n, advice: given_back.append((address, n)))
+    lines = [
+        b"%x-%x r--s 0 fd:00 %d /data" % (first * page, last * page, first)
+        for first, last in ((10, 20), (30, 40))
+    ]
+    monkeypatch.setattr(resident, "_mappings", lambda: lines)
+    pages = resident.Pages(lasting=True)
+    for first, last in ((12, 13), (14, 15), (35, 36)):
+        pages.read(first * page, last * page)
+    assert given_back == [(12 * page, 3 * page), (35 * page, page)]

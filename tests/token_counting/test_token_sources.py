@@ -2,6 +2,7 @@
 
 import logging
 import os
+import threading
 
 import datasets
 import numpy as np
@@ -9,7 +10,7 @@ import pyarrow as pa
 import pyarrow.dataset
 import pyarrow.parquet as pq
 import pytest
-from onegpu.token_counting import count_tokens
+from onegpu.token_counting import count_tokens, counting
 
 TABLE = pa.table({
     "text": ["a", "b", "c", "d"],
@@ -183,6 +184,30 @@ def test_null_row_may_have_a_null_length(tmp_path):
     for source in (table, tmp_path / "rows.parquet"):
         counts = count_tokens(source, labels=None, length_column="length")
         assert (counts.tokens, counts.null_rows, counts.empty_rows) == (2, 1, 1)
+
+
+def test_stale_row_is_named_by_its_place_in_the_whole():
+    right, wrong = lengths_column(3, 1, 0, 2), lengths_column(3, 30, 0, 2)
+    with pytest.raises(ValueError, match="row 9 of the stored data says 30 and has 1 tokens"):
+        count_tokens(pa.concat_tables([right, right, wrong]), length_column="length")
+
+
+def test_the_first_of_two_failures_is_raised_whichever_thread_is_faster(monkeypatch):
+    second_failed, count = threading.Event(), counting._count_piece
+
+    def slow_at_first(piece, columns, first_row):
+        if first_row == 0:
+            assert second_failed.wait(60)
+        try:
+            return count(piece, columns, first_row)
+        finally:
+            second_failed.set()
+
+    monkeypatch.setattr(counting, "_count_piece", slow_at_first)
+    monkeypatch.setattr(counting, "_SMALL_BYTES", 0)
+    table = pa.concat_tables([lengths_column(30, 1, 0, 2)] * 2)
+    with pytest.raises(ValueError, match="row 0 of the stored data"):
+        count_tokens(table, length_column="length", threads=2)
 
 
 def test_stale_row_that_a_selection_leaves_out_does_not_matter():

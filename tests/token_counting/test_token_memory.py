@@ -135,3 +135,23 @@ def test_what_was_read_in_two_files_is_given_back_in_both(monkeypatch):
     for first, last in ((12, 13), (14, 15), (35, 36)):
         pages.read(first * page, last * page)
     assert given_back == [(12 * page, 3 * page), (35 * page, page)]
+
+
+def test_many_small_reads_are_given_back_before_the_list_of_them_grows(monkeypatch):
+    monkeypatch.setattr(resident, "_WINDOW_READS", 3)
+    monkeypatch.setattr(resident, "_mappings", lambda: [b"%x-%x r--s 0 fd:00 7 /data" % (2**20, 2**21)])
+    given_back = []
+    monkeypatch.setattr(resident, "_madvise", lambda address, n, advice: given_back.append((address, n)))
+    pages = resident.Pages(lasting=True)
+    for i in range(7):
+        pages.read(2**20 + i, 2**20 + i + 1)
+    assert len(given_back) == 2
+
+
+@linux
+def test_a_mapped_file_of_an_odd_name_ends_no_count(tmp_path):
+    path = tmp_path / "a\rb.bin"
+    path.write_bytes(bytes(resident.mmap.PAGESIZE))
+    with pa.memory_map(str(path)) as mapped:
+        address = mapped.read_buffer().address
+        assert resident._file_around(resident._mappings(), address)[0] == address

@@ -210,6 +210,58 @@ def test_the_first_of_two_failures_is_raised_whichever_thread_is_faster(monkeypa
         count_tokens(table, length_column="length", threads=2)
 
 
+def test_an_interrupt_goes_before_what_is_wrong_with_a_piece(monkeypatch):
+    both = threading.Barrier(2)
+
+    def interrupted(piece, columns, first_row):
+        both.wait(60)
+        raise KeyboardInterrupt if first_row else ValueError("row 0")
+
+    monkeypatch.setattr(counting, "_count_piece", interrupted)
+    monkeypatch.setattr(counting, "_SMALL_BYTES", 0)
+    pieces = [counting.Piece(batch) for batch in pa.concat_tables([TABLE] * 2).to_batches()]
+    columns = counting.Columns("input_ids", "labels", -100)
+    with pytest.raises(KeyboardInterrupt):
+        counting.count_pieces(pieces, columns, threads=2)
+
+
+def test_no_thread_counts_on_when_another_could_not_be_started(monkeypatch):
+    start, threads = threading.Thread.start, []
+
+    def one_only(thread):
+        if threads:
+            raise RuntimeError("can't start new thread")
+        threads.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", one_only)
+    with pytest.raises(RuntimeError, match="can't start"):
+        count_tokens(pa.concat_tables([TABLE] * 100), threads=3)
+    assert not threads[0].is_alive()
+
+
+def test_list_views_whose_size_pyarrow_does_not_know_are_counted(monkeypatch):
+    class Batch:  # pyarrow 18
+        @property
+        def nbytes(self):
+            raise pa.ArrowTypeError("Extracting byte ranges not supported for type list_view")
+
+    assert not counting._is_small(Batch())
+    assert counting._is_small(TABLE.to_batches()[0])
+
+
+def test_ray_dataset_that_is_empty_holds_nothing():
+    class Dataset:
+        def schema(self):
+            return None
+
+        def iter_batches(self):
+            raise AssertionError
+
+    Dataset.__module__ = "ray.data"
+    assert count_tokens(Dataset()).rows == 0
+
+
 def test_stale_row_that_a_selection_leaves_out_does_not_matter():
     dataset = datasets.Dataset(lengths_column(30, 1, 0, 2))
     assert count_tokens(dataset.select([3, 1]), length_column="length").tokens == 3

@@ -117,25 +117,36 @@ def count_pieces(pieces: Iterable[Piece], columns: Columns, threads: int | None 
                     if piece is None:
                         return
                     row += piece.batch.num_rows
-                    if piece.batch.nbytes < _SMALL_BYTES:
+                    if helpers and _is_small(piece.batch):
                         total.add(_count_piece(piece, columns, first))
                         continue
                 found = _count_piece(piece, columns, first)
                 with lock:
                     total.add(found)
-            # An interrupt too: it is raised below, when the other threads have stopped.
             except BaseException as error:
-                failures.append((first, error))
+                failures.append((first if isinstance(error, Exception) else -1, error))
 
     helpers = [threading.Thread(target=work) for _ in range(_n_threads(columns, threads) - 1)]
-    for helper in helpers:
-        helper.start()
-    work()
-    for helper in helpers:
+    started = []
+    try:
+        for helper in helpers:
+            helper.start()
+            started.append(helper)
+        work()
+    except BaseException as error:  # an interrupt between two pieces, or no thread to be had
+        failures.append((-1, error))  # stops the others
+    for helper in started:
         helper.join()
-    if failures:  # all pieces before the first of them are counted by now, so it is the same one each time
+    if failures:  # an interrupt, else the first piece that can't be counted: all before it have been
         raise min(failures, key=lambda failure: failure[0])[1]
     return total.result(columns.labels is not None)
+
+
+def _is_small(batch: pa.RecordBatch) -> bool:
+    try:
+        return batch.nbytes < _SMALL_BYTES
+    except pa.ArrowException:  # of list views, in pyarrow 18
+        return False
 
 
 def _n_threads(columns: Columns, wanted: int | None) -> int:
@@ -259,7 +270,7 @@ class _Tally:
         self.misaligned += found.misaligned
         self.bytes_read += found.bytes_read
         self._pending.append((found.row_lengths, found.row_weights))
-        self._n_pending += found.row_lengths.size
+        self._n_pending += found.row_lengths.size + 1  # a piece without rows takes memory too
         if self._n_pending > ROWS:
             self._flush()
 

@@ -65,7 +65,7 @@ class Files:
     def _from_arrow(self, names: list[str]) -> Iterator[Piece]:
         for path in self.paths:
             with _arrow(path) as reader:
-                pages = Pages(lasting=True)
+                pages = Pages(lasting=False)  # a compressed batch lies in memory that is used again
                 for batch in _batches(reader):
                     yield from pieces_of(pa.Table.from_batches([batch]).select(names), pages)
 

@@ -1,7 +1,8 @@
 """Count the masked labels of wanted rows, by comparing each label once where it lies.
 
-Without gaps between the rows, numpy compares a block at a time. With gaps, Arrow does: a call for each stretch of
-wanted rows from Python would cost a microsecond, and have the threads wait for each other at each call.
+Without gaps between the rows, numpy compares a block at a time. Small gaps are compared too, and left out of the count
+afterwards. Between large ones, stretches of wanted rows are cut out and compared in one call of Arrow's: a call of
+numpy's for each would have the threads wait for each other at each.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ BLOCK = 1 << 17
 """Labels compared at a time: the comparison's result (128 KiB) stays in the cache."""
 
 _GROUP = 1 << 20
-"""Labels of scattered rows, and between them, that are looked at in one call."""
+"""Labels that scattered rows may reach over, to be compared in one call."""
+
+_STRETCHES = 8192
+"""Stretches that are compared in one call at most."""
 
 _SHORT = 2000
 """Below this many labels per stretch of wanted rows, gaps included, comparing the gaps too is faster than taking the
@@ -89,9 +93,9 @@ def masked_and_null(
     for a, b in _groups(starts, ends, BLOCK if with_gaps else _GROUP):
         if b - a == 1 and not values.null_count:
             low, high = int(starts[a]), int(ends[a])
-            n_read = high - low
+            n_labels = high - low
             if ignored is not None:
-                hits = np.equal(view[low:high], sought, scratch[:n_read])
+                hits = np.equal(view[low:high], sought, scratch[:n_labels])
                 masked += int(np.count_nonzero(hits)) * (1 if weights is None else int(weights[a]))
         else:
             first, last, times = starts[a:b], ends[a:b], None if weights is None else weights[a:b]
@@ -102,7 +106,7 @@ def masked_and_null(
                 labels = pa.chunked_array(list(map(values.slice, first.tolist(), (last - first).tolist())))
                 last = (last - first).cumsum()
                 first = np.concatenate([[0], last[:-1]])
-            n_read = len(labels)
+            n_labels = len(labels)
             if ignored is not None:
                 hits = pc.equal(labels, sought_by_arrow)  # null where the label is
                 masked += _count_hits(
@@ -110,7 +114,7 @@ def masked_and_null(
                 )
             if values.null_count:
                 nulls += _count_hits(labels.is_null(), first, last, times)
-        read(view[low:high], n_read * view.itemsize)
+        read(view[low:high], n_labels * view.itemsize)
     return masked, nulls
 
 
@@ -151,7 +155,8 @@ def _groups(starts: np.ndarray, ends: np.ndarray, size: int) -> Iterator[tuple[i
     """Take stretches together until they reach over about ``size`` labels; leave long ones alone."""
     reach = np.maximum(ends - np.concatenate([starts[:1], ends[:-1]]), ends - starts).cumsum() // size
     is_long = ends - starts > BLOCK // 2
-    cuts = np.flatnonzero((reach[1:] != reach[:-1]) | is_long[1:] | is_long[:-1]) + 1
+    is_full = np.arange(1, starts.size) % _STRETCHES == 0
+    cuts = np.flatnonzero((reach[1:] != reach[:-1]) | is_long[1:] | is_long[:-1] | is_full) + 1
     return itertools.pairwise([0, *cuts.tolist(), starts.size])
 
 

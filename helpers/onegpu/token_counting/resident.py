@@ -23,8 +23,19 @@ _DONTNEED = 4
 WINDOW_BYTES = 6 * 2**20
 """How much each thread may read before pages are given back."""
 
+_WINDOW_READS = 4096
+"""Small reads after which pages are given back, too, so that the list of them stays short."""
+
 MARGIN = 2**18
 """How much more is given back on both sides: the kernel maps pages around the one that was touched."""
+
+
+class _Window(threading.local):
+    """What this thread has read since it last gave pages back."""
+
+    def __init__(self):
+        self.touched: list[tuple[int, int]] = []
+        self.n_bytes = 0
 
 
 class Pages:
@@ -42,15 +53,14 @@ class Pages:
     def __init__(self, *, lasting: bool):
         self._lasting = lasting
         self._mappings: list[bytes] | None = None
-        self._windows = threading.local()
+        self._window = _Window()
 
     def read(self, low: int, high: int) -> None:
         """Note that there was reading between two addresses; give back what makes a window together."""
-        window = self._windows
-        window.touched = [*getattr(window, "touched", ()), (low, high)]
-        # Gaps count too, since pages around touched ones are mapped.
-        window.n_bytes = getattr(window, "n_bytes", 0) + high - low
-        if window.n_bytes < WINDOW_BYTES:
+        window = self._window
+        window.touched.append((low, high))
+        window.n_bytes += high - low  # gaps too, since pages around touched ones are mapped
+        if window.n_bytes < WINDOW_BYTES and len(window.touched) < _WINDOW_READS:
             return
         touched, window.touched, window.n_bytes = window.touched, [], 0
         mappings = self._mappings
@@ -75,7 +85,7 @@ class Pages:
 def _mappings() -> list[bytes]:
     """Return a line for each mapping of the process, in order of address; none where the system keeps no such list."""
     try:
-        return Path("/proc/self/maps").read_bytes().splitlines()
+        return Path("/proc/self/maps").read_bytes().rstrip(b"\n").split(b"\n")
     except OSError:
         return []
 

@@ -54,7 +54,8 @@ def count_tokens(
         Column that holds each row's length, to be used instead of ``column``. It is compared with the lists on every
         row where that costs nothing, in Parquet on a sample of row groups, and refused when it is stale.
     threads
-        Threads that count; None for as many as there are cores, at most 4.
+        Threads that compare the labels of what lies in memory, or in a mapped data set, already; None for as many as
+        there are cores, at most 4. Tokens alone, and what is made or decoded on the way, are counted by one.
 
     Returns
     -------
@@ -238,7 +239,7 @@ def _check_names(names: list[str], columns: Columns) -> None:
 def _from_ray(dataset: Any, columns: Columns) -> Iterator[Piece]:
     schema = dataset.schema()
     if schema is None:
-        return iter(())
+        return _from_batches((), columns)
     _check_names(schema.names, columns)
     batches = dataset.select_columns(columns.names).iter_batches(
         batch_format="pyarrow", batch_size=_STREAM_ROWS

@@ -1,6 +1,6 @@
 """Count the tokens of a memory-mapped data set in five ways, each in a fresh process: right or wrong, time, memory.
 
-    python tests/benchmarks/token_counting.py                # 60 million tokens (0.7 GB on disk), about two minutes
+    python tests/benchmarks/token_counting.py                # 60 million tokens (0.7 GB on disk), about five minutes
     python tests/benchmarks/token_counting.py --fast         # without the Python loop and map
     python tests/benchmarks/token_counting.py --tokens 1e9   # 12 GB
 
@@ -25,7 +25,7 @@ from typing import NamedTuple
 import numpy as np
 
 MIB = 2**20
-SLOW = ["Python loop", "map"]  # half a minute each
+SLOW = ["Python loop", "map"]  # run once: no figure depends on them
 OURS, ALONE = "ours", "ours, tokens alone"
 GOALS = "1.4 times as fast as #3711, 1.3 times one read, half no slower than plain, 64 MiB"
 

@@ -208,9 +208,8 @@ def test_fp16_scaler_that_skips_a_step_is_reported(tiny_config, monkeypatch):
 
 
 def test_early_stopping_keeps_the_best_adapter(tiny_config, chats_file, tmp_path):
-    path = (
-        tmp_path / "one.jsonl"
-    )  # one row to learn by heart in large steps: the held-out rows go up and down
+    # One row to learn by heart in large steps: the held-out rows go up and down.
+    path = tmp_path / "one.jsonl"
     path.write_text(json.dumps(chat(0)) + "\n")
     result = finetune(
         tiny_config(

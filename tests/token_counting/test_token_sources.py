@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.dataset
 import pyarrow.parquet as pq
 import pytest
-from onegpu.token_counting import count_tokens, counting
+from onegpu.token_counting import count_tokens, counting, files
 
 TABLE = pa.table({
     "text": ["a", "b", "c", "d"],
@@ -260,6 +260,23 @@ def test_ray_dataset_that_is_empty_holds_nothing():
 
     Dataset.__module__ = "ray.data"
     assert count_tokens(Dataset()).rows == 0
+
+
+def test_pieces_without_rows_do_not_pile_up(monkeypatch):
+    monkeypatch.setattr(counting, "ROWS", 3)
+    tally, nothing = counting._Tally(), np.zeros(0, np.int64)
+    for _ in range(10):
+        tally.add(counting._Found(nothing, None, 0, 0, 0, 0, 0, 0, 0))
+    assert len(tally._pending) <= 3
+
+
+def test_mappings_are_looked_up_anew_for_arrow_files(tmp_path, monkeypatch):
+    """A compressed batch lies in memory that is used again, where a file may have been mapped before."""
+    pages, lasting = files.Pages, []
+    monkeypatch.setattr(files, "Pages", lambda **settings: (lasting.append(settings), pages(**settings))[1])
+    write_arrow(tmp_path / "rows.arrow", compression="lz4")
+    assert figures(count_tokens(tmp_path / "rows.arrow")) == TRUTH
+    assert lasting == [{"lasting": False}]
 
 
 def test_stale_row_that_a_selection_leaves_out_does_not_matter():

@@ -33,6 +33,13 @@ stretches out (measured: about a microsecond for a stretch, 0.4 ns for a label).
 def stored_index(kind: pa.DataType, ignore_index: int) -> int | None:
     """Return what ``ignore_index`` looks like in labels of a type; None if it can't occur.
 
+    Parameters
+    ----------
+    kind
+        An integer type, or null.
+    ignore_index
+        Label that the loss skips.
+
     Examples
     --------
     >>> stored_index(pa.int64(), -100), stored_index(pa.uint32(), -100), stored_index(pa.int8(), -1000)

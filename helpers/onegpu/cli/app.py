@@ -1,0 +1,41 @@
+"""The command line's application and its entry point; one module a command stands beside it."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import typer
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Fine-tune a language model on one small GPU, with every byte and every token accounted for. "
+    "--debug, anywhere, shows the stack trace of an error.",
+)
+
+
+def main() -> None:
+    """Run the command line (the entry point of ``onegpu``)."""
+    # Threads that spin long while they wait stall each other where another process holds a core (30 times slower, on two
+    # cores); threads that sleep at once lose a quarter of the speed on a quiet machine. Read when torch is imported, and
+    # by the kernels of `onegpu lab`.
+    os.environ.setdefault("GOMP_SPINCOUNT", "20000")
+    debug = "--debug" in sys.argv
+    arguments = [a for a in sys.argv[1:] if a != "--debug"]
+    try:
+        app(args=arguments, prog_name="onegpu")
+    except KeyboardInterrupt:
+        if debug:
+            raise
+        print("stopped", file=sys.stderr)
+        sys.exit(1)
+    except Exception as error:
+        if debug:
+            raise
+        # ValueError and its like are ours and say what to do; anything else gets its kind named and the way to its trace.
+        expected = isinstance(error, ValueError | OSError) or type(error).__module__.startswith("onegpu")
+        message = str(error) if expected else f"{type(error).__name__}: {error} (--debug shows where)"
+        print(f"error: {message}", file=sys.stderr)
+        sys.exit(1)

@@ -1,0 +1,45 @@
+"""``onegpu finetune``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from onegpu.cli.app import app
+from onegpu.cli.options import JsonFile, check_writable, parse_settings, write_json
+
+
+@app.command()
+def finetune(
+    model: Annotated[str, typer.Option(help="Catalogue name, hub id or local folder.")] = "smollm2-135m",
+    data: Annotated[
+        str, typer.Option(help="Shipped set, or a JSON or JSONL file of examples.")
+    ] = "support_triage",
+    eval_data: Annotated[str, typer.Option(help="Held-out rows, as for --data.")] = "",
+    output_dir: Annotated[Path, typer.Option(help="Adapter, checkpoints and report go here.")] = Path(
+        "runs/support_triage"
+    ),
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Throw away an earlier run in --output-dir.")
+    ] = False,
+    json_file: JsonFile = None,
+    settings: Annotated[
+        list[str],
+        typer.Option(
+            "--set", help="Any setting of FinetuneConfig as name=value, for instance max_length=1024."
+        ),
+    ] = [],  # noqa: B006
+) -> None:
+    """Fine-tune with QLoRA, evaluate before and after, save the adapter, print a report."""
+    changes = {"model": model, "data": data, "eval_data": eval_data or None, "output_dir": str(output_dir)}
+    check_writable(json_file)
+    from onegpu.qlora_finetune import FinetuneConfig
+    from onegpu.qlora_finetune import finetune as run
+
+    config = FinetuneConfig(**changes | parse_settings(settings, FinetuneConfig))
+    result = run(config, resume=resume, overwrite=overwrite, say=lambda line: print(line, flush=True))
+    print(f"\n{result}")
+    write_json(json_file, result.to_json())

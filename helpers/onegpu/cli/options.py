@@ -1,0 +1,52 @@
+"""Options that several commands share: ``--set name=value``, ``--json FILE``."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the report as JSON to this file.")]
+
+
+def parse_settings(pairs: list[str], config_type: type) -> dict:
+    """Parse name=value pairs by the types of a config's fields."""
+    defaults = {f.name: f.default for f in dataclasses.fields(config_type)}
+    found = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals or name not in defaults:
+            raise ValueError(f"--set {pair}: expected name=value with a name from {', '.join(defaults)}")
+        try:
+            value = json.loads(text.lower() if text.lower() in ("true", "false") else text)
+        except ValueError:
+            value = None if text.lower() == "none" else text
+        wanted = type(defaults[name])
+        if isinstance(value, bool) != (wanted is bool) and wanted in (bool, int, float):
+            raise ValueError(f"--set {pair}: expected {wanted.__name__}")
+        if wanted in (int, float) and not isinstance(value, int if wanted is int else int | float):
+            raise ValueError(f"--set {pair}: expected {wanted.__name__}, found {text!r}")
+        found[name] = str(value) if wanted is str and value is not None else value
+    return found
+
+
+def check_writable(path: Path | None) -> None:
+    """See that a report can be written before the work that it reports."""
+    if path is not None:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("a", encoding="utf-8"):
+                pass
+        except OSError as error:
+            raise ValueError(
+                f"--json {path} can't be written ({error.strerror or error}): choose another file"
+            ) from None
+
+
+def write_json(path: Path | None, content: dict) -> None:
+    """Write a report to the file that was asked for, if one was."""
+    if path is not None:
+        path.write_text(json.dumps(content, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")

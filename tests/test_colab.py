@@ -68,7 +68,7 @@ def run_setup_cell(monkeypatch, asked, *, here=False):
 
     class Shell:
         def run_line_magic(self, magic, line):
-            asked.append([f"%{magic}", line])
+            asked.append([f"%{magic}", line.format(WHERE=names["WHERE"])])  # as IPython does
             state["installed"] = True
 
     def find_spec(name, *args):
@@ -76,7 +76,8 @@ def run_setup_cell(monkeypatch, asked, *, here=False):
 
     monkeypatch.setattr(importlib.util, "find_spec", find_spec)
     code = TransformerManager().transform_cell(setup_source(repository()))
-    exec(compile(code, "setup", "exec"), {"get_ipython": Shell})
+    names = {"get_ipython": Shell}
+    exec(compile(code, "setup", "exec"), names)
 
 
 def test_the_cell_installs_the_package_without_dependencies_then_only_what_is_missing(
@@ -142,9 +143,31 @@ def test_elsewhere_the_cell_only_looks(monkeypatch, capsys):
 
 def test_elsewhere_without_the_package_the_cell_says_what_to_do(monkeypatch):
     asked = []
-    with pytest.raises(SystemExit, match="pip install -e"):
+    with pytest.raises(ModuleNotFoundError) as error:
         run_setup_cell(monkeypatch, asked)
+    assert f'%pip install "onegpu @ git+{repository()}@{ref()}"' in str(error.value)
     assert asked == []
+
+
+def test_on_kaggle_the_cell_installs_as_on_colab(colab, monkeypatch):
+    for name in ("google", "google.colab"):
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setenv("KAGGLE_KERNEL_RUN_TYPE", "Interactive")
+    run_setup_cell(monkeypatch, colab.asked)
+    assert colab.asked[0][0] == "%pip"
+    assert colab.asked[1][:2] == ["install", "-q"]
+
+
+def test_ipython_puts_the_address_into_the_line_for_pip():
+    from IPython.core.interactiveshell import InteractiveShell
+
+    shell = InteractiveShell()
+    lines = []
+    shell.register_magic_function(lines.append, magic_name="pip")
+    source = setup_source(repository()).splitlines()
+    where = next(line for line in source if line.startswith("WHERE"))
+    shell.run_cell(where + "\n" + next(line.strip() for line in source if "%pip" in line))
+    assert lines == [f'install -q --no-deps "onegpu @ git+{repository()}@{ref()}"']
 
 
 def test_the_lower_bounds_admit_the_image():
@@ -168,6 +191,19 @@ def test_an_extra_that_is_here_is_not_installed(colab):
     colab.versions.update(ray="2.60.0", aiohttp="3.13.0")
     colab_setup.install_extra("ray", pip=colab)
     assert colab.asked == []
+
+
+def test_on_a_machine_of_ones_own_a_missing_extra_is_said_and_not_installed(monkeypatch):
+    asked = []
+    version = importlib.metadata.version
+    monkeypatch.setattr(
+        importlib.metadata,
+        "version",
+        lambda name: version("no-such-package" if name == "ray" else name),
+    )
+    with pytest.raises(ModuleNotFoundError, match=r'ray missing: run %pip install "ray\[data,train\]'):
+        colab_setup.install_extra("ray", pip=asked.append)
+    assert asked == []
 
 
 def test_an_unknown_extra_is_named(colab):

@@ -18,7 +18,7 @@ from onegpu.notebooks.__main__ import main
 from onegpu.notebooks.execution import digest, execute, stabilise
 from onegpu.notebooks.files import read, repository, root, write
 from onegpu.notebooks.labs import lab_from, stubbed
-from onegpu.notebooks.parts import setup_source
+from onegpu.notebooks.parts import ref, setup_source
 from onegpu.notebooks.rules import code_lines, shows_something
 
 NAME = "00_start_here.ipynb"
@@ -242,7 +242,7 @@ def test_build_formats_code_without_making_outputs_stale(repo):
     change(path, lambda nb: nb.cells.append(nbformat.v4.new_code_cell("x = {  'a':1 }", execution_count=5)))
     change(path, lambda nb: nb.metadata.update(onegpu={"executed": digest(nb)}))
     build(repo)
-    assert read(path).cells[-1].source == 'x = {"a": 1}'
+    assert read(path).cells[-2].source == 'x = {"a": 1}'
     assert check(repo).ok, check(repo)
 
 
@@ -250,6 +250,22 @@ def test_build_does_not_stamp_outputs_that_are_stale(repo):
     change(repo / "solutions" / NAME, edit_output)
     build(repo)
     assert any("changed since it was executed" in p for p in check(repo).problems)
+
+
+def test_the_last_cell_leads_on_and_a_changed_one_is_found(repo):
+    path = repo / "labs" / NAME
+    last = read(path).cells[-1].source
+    assert "[lesson 01 sft datasets](../course/01_sft_datasets.ipynb)" in last
+    assert f"blob/{ref()}/course/01_sft_datasets.ipynb" in last
+    change(path, lambda nb: nb.cells.pop())
+    assert any("the last cell isn't the generated one" in p for p in check(repo).problems)
+
+
+def test_build_changes_nothing_in_the_course_as_committed(tmp_path):
+    for name in ("course", "labs", "solutions"):
+        shutil.copytree(root() / name, tmp_path / name)
+    shutil.copy(root() / "pyproject.toml", tmp_path)
+    assert build(tmp_path).done == ()
 
 
 # Text -------------------------------------------------------------------------------------------------------------------
@@ -313,7 +329,7 @@ def test_what_differs_each_time_is_taken_out(tmp_path):
 
 def test_a_cell_that_fails_is_named_and_nothing_is_stored(repo):
     path = repo / "solutions" / NAME
-    change(path, lambda nb: setattr(nb.cells[-1], "source", "1 / 0"))
+    change(path, lambda nb: setattr(nb.cells[-2], "source", "1 / 0"))
     before = path.read_bytes()
     report = run([path], folder=repo)
     assert re.search(

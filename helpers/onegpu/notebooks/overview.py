@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import sys
 from dataclasses import dataclass
 
 
@@ -22,6 +21,11 @@ class Topic:
         """The name of its notebooks."""
         return f"{self.number:02}_{self.name}.ipynb"
 
+    @property
+    def title(self) -> str:
+        """Its number and name as a reader says them, such as "04 quantization"."""
+        return f"{self.number:02} {self.name.replace('_', ' ')}"
+
 
 TOPICS = (
     Topic(1, "sft_datasets", "Which tokens of a chat does the model learn from?", 50, 60),
@@ -39,14 +43,16 @@ def course_map() -> None:
     """Show the topics with their minutes, and links to lesson and lab."""
     from IPython.display import Markdown, display
 
-    display(Markdown(_table("google.colab" in sys.modules)))
+    from onegpu.runtime import on_colab
+
+    display(Markdown(_table(on_colab())))
 
 
 def _table(colab: bool) -> str:
     lessons, labs = _places(colab)
     lines = ["| topic | question | lesson | lab |", "|---|---|---|---|"]
     lines += [
-        f"| {topic.number:02} {topic.name.replace('_', ' ')} | {topic.question} "
+        f"| {topic.title} | {topic.question} "
         f"| [{topic.lesson_minutes} minutes]({lessons}/{topic.file}) | [{topic.lab_minutes} minutes]({labs}/{topic.file}) |"
         for topic in TOPICS
     ]

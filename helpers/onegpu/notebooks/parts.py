@@ -1,4 +1,4 @@
-"""The generated parts of a notebook: Colab badge, setup cell, metadata, cell ids.
+"""The generated parts of a notebook: Colab badge, setup cell, last cell with links, metadata, cell ids.
 
 They are made from the repository's address and the package's version, so that a fork or a school's copy needs one
 change in pyproject.toml and one `onegpu notebooks build`.
@@ -11,10 +11,12 @@ import re
 from typing import Any
 
 import onegpu
+from onegpu.notebooks.overview import TOPICS
 
 BADGE_IMAGE = "https://colab.research.google.com/assets/colab-badge.svg"
 BADGE = re.compile(r"^\[!\[[^\]]*\]\(" + re.escape(BADGE_IMAGE) + r"\)\]\([^)]*\)$", re.M)
 SETUP_TAG = "setup"
+FOOTER = "**Go on:** "
 METADATA = {
     "accelerator": "GPU",
     "colab": {"gpuType": "T4", "provenance": []},
@@ -49,22 +51,64 @@ def badge(place: str, address: str) -> str:
 
 
 def setup_source(address: str) -> str:
-    """Return the source of the setup cell, the same in every notebook."""
+    """Return the source of the setup cell, the same in every notebook.
+
+    Colab and Kaggle are machines of one session: there it installs what is missing. Elsewhere it says the line that
+    does, and installs nothing.
+    """
     return "\n".join(
         [
-            "# Made by `onegpu notebooks build`, the same in every notebook. On Colab it installs what is missing.",
+            "# Made by `onegpu notebooks build`. On Colab and Kaggle it installs what is missing.",
             "import importlib.util",
+            "import os",
             "import sys",
             "",
-            'if "google.colab" in sys.modules and importlib.util.find_spec("onegpu") is None:',
-            f'    %pip install -q --no-deps "onegpu @ git+{address}@{ref()}"',
+            f'WHERE = "onegpu @ git+{address}@{ref()}"',
+            'HOSTED = "google.colab" in sys.modules or "KAGGLE_KERNEL_RUN_TYPE" in os.environ',
+            'if HOSTED and importlib.util.find_spec("onegpu") is None:',
+            '    %pip install -q --no-deps "{WHERE}"',
             'if importlib.util.find_spec("onegpu") is None:',
-            '    raise SystemExit("onegpu is not installed in this kernel: run `pip install -e .` in its repository.")',
+            """    message = f'onegpu is missing: run %pip install "{WHERE}" and restart the kernel'""",
+            "    raise ModuleNotFoundError(message)",
             "from onegpu.notebooks.setup import setup",
             "",
             "setup()",
         ]
     )
+
+
+def footer_source(place: str, address: str) -> str:
+    """Return the last cell: where to go from this notebook, as links that work here, on GitHub and on Colab.
+
+    Colab opens one file and has no folder around it, so each link stands twice: relative, and to Colab.
+
+    Parameters
+    ----------
+    place
+        Path from the repository's root, such as "labs/04_quantization.ipynb".
+    address
+        The repository's (`files.repository`).
+    """
+    folder, _, file = place.partition("/")
+    number = int(file[:2]) if file[:2].isdigit() else -1
+    here = next((topic for topic in TOPICS if topic.file == file), None)
+    after = next((topic for topic in TOPICS if topic.number == number + 1), None)
+    places = []
+    if here is not None and folder != "course":
+        places.append(("course", here.file, f"lesson {here.title}"))
+    if here is not None and folder != "labs":
+        places.append(("labs", here.file, f"lab {here.title}"))
+    if after is not None:
+        places.append(("course", after.file, f"lesson {after.title}"))
+    if folder != "course" or number != 0:
+        places.append(("course", "00_start_here.ipynb", "start and map"))
+    base = address.removeprefix("https://github.com/")
+    colab = f"https://colab.research.google.com/github/{base}/blob/{ref()}"
+    near = [f"[{text}]({'' if at == folder else f'../{at}/'}{name})" for at, name, text in places]
+    near.append(f"[glossary]({'' if folder == 'course' else '../course/'}glossary.md)")
+    far = [f"[{text}]({colab}/{at}/{name})" for at, name, text in places]
+    far.append(f"[glossary]({address}/blob/{ref()}/course/glossary.md)")
+    return f"{FOOTER}{' · '.join(near)}\n\nOn Colab: {' · '.join(far)}"
 
 
 def with_badge(source: str, place: str, address: str) -> str:
@@ -81,8 +125,13 @@ def is_setup(cell: Any) -> bool:
     return cell.cell_type == "code" and SETUP_TAG in cell.metadata.get("tags", [])
 
 
+def is_footer(cell: Any) -> bool:
+    """Whether this is the generated last cell, by its first words."""
+    return cell.cell_type == "markdown" and cell.source.startswith(FOOTER)
+
+
 def prepare(notebook: Any, place: str, address: str) -> Any:
-    """Put badge, setup cell, metadata and stable cell ids into a notebook, in place, and return it."""
+    """Put badge, setup cell, last cell, metadata and stable cell ids into a notebook, in place, and return it."""
     import nbformat
 
     cells = notebook.cells
@@ -96,6 +145,8 @@ def prepare(notebook: Any, place: str, address: str) -> Any:
         cells.remove(setup)
     setup.source = setup_source(address)
     cells.insert(1, setup)
+    cells[:] = [cell for cell in cells if not is_footer(cell)]
+    cells.append(nbformat.v4.new_markdown_cell(footer_source(place, address)))
     executed = notebook.metadata.get("onegpu")
     notebook.metadata = nbformat.from_dict(METADATA | ({"onegpu": executed} if executed else {}))
     notebook.nbformat, notebook.nbformat_minor = 4, 5

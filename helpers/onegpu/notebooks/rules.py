@@ -16,7 +16,16 @@ from onegpu.notebooks.building import lab_text
 from onegpu.notebooks.execution import digest
 from onegpu.notebooks.files import NotebookError, notebook_paths, read, repository, root, topic_of
 from onegpu.notebooks.labs import SOLUTION_ONLY, solution_lines, syntax_error
-from onegpu.notebooks.parts import BADGE, BADGE_IMAGE, METADATA, badge, is_setup, setup_source
+from onegpu.notebooks.parts import (
+    BADGE,
+    BADGE_IMAGE,
+    METADATA,
+    badge,
+    footer_source,
+    is_footer,
+    is_setup,
+    setup_source,
+)
 from onegpu.notebooks.report import Report
 
 MOST_LINES = 15
@@ -102,6 +111,10 @@ def _head(notebook: Any, place: str, folder: Path, address: str) -> Iterator[str
         yield f"the setup cell is cell {setups}, expected one, cell 1: {BUILD}."
     elif notebook.cells[1].source != setup_source(address):
         yield f"cell 1: the setup cell was edited by hand: {BUILD}."
+    if [cell.source for cell in notebook.cells if is_footer(cell)] != [footer_source(place, address)] or (
+        not is_footer(notebook.cells[-1])
+    ):
+        yield f"the last cell isn't the generated one, with the links onwards: {BUILD}."
     extra = sorted(set(notebook.metadata) - set(METADATA) - {"onegpu"})
     if extra:
         yield f"metadata holds {', '.join(extra)} (a Colab or Jupyter save): {BUILD}."

@@ -1,4 +1,4 @@
-"""What the setup cell does: look at the machine; on Colab, install what is missing and nothing else.
+"""What the setup cell does: look at the machine; on Colab and Kaggle, install what is missing and nothing else.
 
 Never -U, never torch, numpy, pyarrow or ipywidgets: replacing a library that is loaded breaks the session until it is
 restarted (unslothai/notebooks#339, datasets#6661).
@@ -26,7 +26,7 @@ Pip = Callable[[Sequence[str]], None]
 def setup(*, pip: Pip | None = None) -> None:
     """Prepare this session and print one line that says what was found.
 
-    On Colab it installs what onegpu needs and the image lacks (bitsandbytes, gguf), and takes out a torchao that peft
+    On Colab and Kaggle it installs what onegpu needs and the image lacks (bitsandbytes, gguf), and takes out a torchao that peft
     refuses to work with. Elsewhere it only looks.
     """
     from onegpu import runtime
@@ -34,7 +34,7 @@ def setup(*, pip: Pip | None = None) -> None:
     runtime.quiet()
     if os.environ.get("TQDM_DISABLE") == "1":
         _no_notebook_bars()
-    actions = on_colab(pip or _pip) if "google.colab" in sys.modules else []
+    actions = install_missing(pip or _pip) if runtime.on_session_machine() else []
     from onegpu.doctor import check_stale
     from onegpu.runtime.environment import LIBRARIES, installed_version, loaded_version
 
@@ -48,7 +48,7 @@ def setup(*, pip: Pip | None = None) -> None:
         print(f"Restart needed ({stale.found}): Runtime > Restart session, then run this cell again.")
 
 
-def on_colab(pip: Pip) -> list[str]:
+def install_missing(pip: Pip) -> list[str]:
     """Install what is missing and remove what is in the way; return what was done, in words."""
     from packaging.requirements import Requirement
     from packaging.version import Version
@@ -84,9 +84,14 @@ def on_colab(pip: Pip) -> list[str]:
 
 
 def install_extra(extra: str, *, pip: Pip | None = None) -> None:
-    """Install an extra of onegpu, such as "ray", without changing any package that is here already.
+    """On Colab and Kaggle, install an extra of onegpu, such as "ray"; elsewhere say the line that does. Nothing if it's here.
 
-    All installed packages are given to pip as constraints, so it can only add. Does nothing if all is here.
+    All installed packages are given to pip as constraints, so it can only add.
+
+    Raises
+    ------
+    ModuleNotFoundError
+        When the extra is missing and this is the learner's own machine: the message is the line to run.
     """
     from packaging.requirements import Requirement
 
@@ -107,6 +112,15 @@ def install_extra(extra: str, *, pip: Pip | None = None) -> None:
     names = [
         f"{r.name}{'[' + ','.join(sorted(r.extras)) + ']' if r.extras else ''}{r.specifier}" for r in missing
     ]
+    from onegpu.runtime import on_session_machine
+
+    if not on_session_machine():
+        quoted = " ".join(f'"{name}"' for name in names)
+        raise ModuleNotFoundError(
+            f"{', '.join(r.name for r in missing)} missing: run %pip install {quoted} in a cell (or the same without % in a "
+            "terminal), restart the kernel, then run this cell again."
+        )
+    print(f"installing {', '.join(names)}: about a minute …")
     with tempfile.TemporaryDirectory() as folder:
         pins = Path(folder) / "constraints.txt"
         pins.write_text(

@@ -105,7 +105,7 @@ def machine(torch: Any = None) -> Machine:
     if torch is None:
         torch = importlib.import_module("torch")
     ram_bytes = _ram_bytes()
-    host = {"cpu_cores": _cpu_cores(), "ram_bytes": ram_bytes, "colab": _on_colab()}
+    host = {"cpu_cores": _cpu_cores(), "ram_bytes": ram_bytes, "colab": on_colab()}
     if torch.cuda.is_available():
         index = torch.cuda.current_device()
         return Machine(
@@ -280,5 +280,14 @@ def _cpu_name() -> str:
     return platform.processor() or platform.machine() or "CPU"
 
 
-def _on_colab() -> bool:
+def on_colab() -> bool:
+    """Whether this is a session of Google Colab."""
     return "COLAB_RELEASE_TAG" in os.environ or "google.colab" in sys.modules
+
+
+def on_session_machine() -> bool:
+    """Whether this machine lives as long as the session and is the learner's alone (Colab, Kaggle).
+
+    Only there may a notebook install packages by itself.
+    """
+    return on_colab() or "KAGGLE_KERNEL_RUN_TYPE" in os.environ

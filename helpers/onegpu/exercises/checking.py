@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from onegpu.exercises.comparison import difference, show
-from onegpu.exercises.execution import Call, call, cannot_bind, line_of
+from onegpu.exercises.execution import Call, call, cannot_bind
 from onegpu.exercises.exercise import FROM_REFERENCE, Case, Exercise, find
 
 WIDTH = 92
@@ -96,8 +96,18 @@ def check(number: str, function: Callable[..., Any]) -> Callable[..., Any]:
     return exercise.reference
 
 
-def examine(exercise: Exercise, function: Any) -> Outcome:
-    """Try a function on an exercise's cases, and never raise because of it."""
+def examine(exercise: Exercise, function: Any, *, call: Callable[..., Call] = call) -> Outcome:
+    """Try a function on an exercise's cases, and never raise because of it.
+
+    Parameters
+    ----------
+    exercise
+        Whose cases are tried.
+    function
+        The learner's.
+    call
+        How to call it, `execution.call` by default. Grading calls it in another process.
+    """
     name = f"{exercise.number} {exercise.title}"
 
     def not_attempted(why: str) -> Outcome:
@@ -178,7 +188,7 @@ def _judge(
     if isinstance(made.error, TypeError) and (why := cannot_bind(function, arguments, case.keywords)):
         return _wrong(exercise, case, facts, f"Keep the parameters as the lab gives them: {why}.")
     if made.error is not None:
-        return _judge_error(exercise, case, facts | printed, function, made.error)
+        return _judge_error(exercise, case, facts | printed, made)
     facts["got"] = show(made.result)
     if case.raises is not None:
         hint = _mistake(case, made.result) or case.hint
@@ -212,13 +222,11 @@ def _judge(
     return None
 
 
-def _judge_error(
-    exercise: Exercise, case: Case, facts: dict, function: Any, error: Exception
-) -> Outcome | None:
+def _judge_error(exercise: Exercise, case: Case, facts: dict, made: Call) -> Outcome | None:
+    error = made.error
     text = show(str(error), 200)[1:-1] if str(error) else ""
     described = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    line = line_of(error, function)
-    facts |= {"got": described} | ({"raised in": line} if line else {})
+    facts |= {"got": described} | ({"raised in": made.line} if made.line else {})
     if case.raises is None:
         hint = f"Your function raised {type(error).__name__}. {case.hint}"
         return _wrong(exercise, case, facts, _mistake(case, error) or hint)

@@ -35,6 +35,8 @@ class Call:
         What the function returned.
     error
         What it raised, or None.
+    line
+        The line of the learner's cell where it was raised, or "".
     out_of_time
         It was stopped at the time limit.
     printed
@@ -45,6 +47,7 @@ class Call:
 
     result: Any = None
     error: Exception | None = None
+    line: str = ""
     out_of_time: bool = False
     printed: str = ""
     changed: str = ""
@@ -91,7 +94,14 @@ def call(
         ]
         if _copied(before) and (how := difference(now, before, rtol=0.0, atol=0.0))
     ]
-    return Call(result, error, out_of_time, printed.getvalue(), changes[0] if changes else "")
+    return Call(
+        result,
+        error,
+        line_of(error, function) if error is not None else "",
+        out_of_time,
+        printed.getvalue(),
+        changes[0] if changes else "",
+    )
 
 
 def own_copy(value: Any) -> Any:

@@ -170,3 +170,10 @@ def test_memory_of_an_unknown_model_or_card_says_what_there_is(monkeypatch, caps
     assert (status, "smollm2-135m" in err) == (1, True)
     status, _, err = call(monkeypatch, capsys, "memory", "smollm2-135m", "--gpu", "t5")
     assert (status, "T4" in err) == (1, True)
+
+
+def test_the_version_is_printed():
+    import onegpu
+
+    done = CliRunner().invoke(cli.app, ["--version"])
+    assert (done.exit_code, done.output) == (0, f"onegpu {onegpu.__version__}\n")

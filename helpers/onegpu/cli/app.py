@@ -4,16 +4,36 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Annotated
 
 import typer
 
+HELP = (
+    "Fine-tune a language model on one small GPU, with every byte and every token accounted for. "
+    "--debug, anywhere, shows the stack trace of an error."
+)
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    help="Fine-tune a language model on one small GPU, with every byte and every token accounted for. "
-    "--debug, anywhere, shows the stack trace of an error.",
 )
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        import onegpu
+
+        print(f"onegpu {onegpu.__version__}")
+        raise typer.Exit
+
+
+@app.callback(help=HELP)
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Options of ``onegpu`` itself."""
 
 
 def main() -> None:

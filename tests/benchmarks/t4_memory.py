@@ -15,7 +15,6 @@ import argparse
 MODELS = ("qwen2.5-1.5b", "llama-3.2-1b")
 LENGTHS = (1024, 2048)
 EFFECTIVE_BATCH = 16
-T4_USABLE = 14.74 * 2**30
 COMMON = {"method": "qlora", "gpu": "T4", "lora_r": 16, "lora_alpha": 32, "lora_target_modules": "all-linear",
           "gradient_checkpointing": True}  # fmt: skip
 
@@ -78,7 +77,7 @@ def main() -> None:
                     f"{model:<14}{length:>7}  {name:<22}{found.peak_bytes / 2**30:>9.2f}"
                     f"{found.reserved_bytes / 2**30:>9.2f}{found.peak_bytes / first:>9.2f}"
                     f"{'' if trl is None else f'{found.peak_bytes / trl:.2f}':>8}"
-                    + ("  does not fit" if found.device_bytes[0] > T4_USABLE else "")
+                    + ("  does not fit" if found.device_bytes[0] > found.setup.gpu.total_bytes else "")
                 )
     print("with " + ", ".join(f"{name} {version}" for name, version in library_versions().items()))
 

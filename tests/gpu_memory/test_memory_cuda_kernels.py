@@ -8,7 +8,7 @@ from onegpu.gpu_memory.cuda_kernels import (
     efficient_backward_bytes,
     flash_backward_bytes,
 )
-from onegpu.gpu_memory.gpus import GPUS
+from onegpu.runtime.gpus import GPUS
 from torch.nn import functional as F
 
 

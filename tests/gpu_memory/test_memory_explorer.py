@@ -2,8 +2,8 @@
 
 import time
 
-from onegpu.dtype_sizing import GPU_MEMORY_BYTES
 from onegpu.gpu_memory import closed_form, judge
+from onegpu.runtime import GPUS
 from onegpu.widgets import gpu_memory as widget
 from onegpu.widgets.gpu_memory import memory_picture
 
@@ -32,12 +32,12 @@ def test_a_card_is_judged_with_its_own_kernels():
 def test_the_card_that_it_fits_on_is_in_the_picture():
     drawn, sentence = asked()
     assert sentence.startswith("The smallest card it fits on is the T4; there the peak is 6.")
-    assert drawn.axes[0].get_xlim()[1] > GPU_MEMORY_BYTES["T4"] / GIB
+    assert drawn.axes[0].get_xlim()[1] > GPUS["T4"].total_bytes / GIB
 
 
 def test_a_small_model_is_not_dwarfed_by_its_card():
     drawn, _ = asked(model="smollm2-135m", batch_size=1)
-    assert drawn.axes[0].get_xlim()[1] < GPU_MEMORY_BYTES["T4"] / GIB
+    assert drawn.axes[0].get_xlim()[1] < GPUS["T4"].total_bytes / GIB
 
 
 def test_what_fits_nowhere_is_said_to():

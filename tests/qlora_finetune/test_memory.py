@@ -149,7 +149,7 @@ def test_a_run_that_should_fit_points_to_other_programs(tiny):
 
 
 def test_t4_settings_of_the_lesson_stay_under_12_gib():
-    """Qwen2.5-1.5B in the notebook's settings, of the 14.74 GiB that a T4 has."""
+    """Qwen2.5-1.5B in the notebook's settings, of the 14.56 GiB that a T4 has."""
     from onegpu.qlora_finetune.config import T4_SETTINGS
 
     config = FinetuneConfig(**T4_SETTINGS | {"model": "qwen2.5-1.5b"})

@@ -12,7 +12,6 @@ from onegpu.dtype_sizing.checkpoint import CheckpointSize, checkpoint_size, read
 from onegpu.dtype_sizing.dataset_size import DatasetSize, column_dtype, dataset_bytes, predict_dataset_bytes
 from onegpu.dtype_sizing.formats import FORMATS, NumberFormat, fp4_codebook, nf4_codebook, number_format
 from onegpu.dtype_sizing.model_size import (
-    GPU_MEMORY_BYTES,
     TRAINING_RECIPES,
     ModelSize,
     TrainingRecipe,
@@ -25,7 +24,6 @@ from onegpu.dtype_sizing.model_size import (
 
 __all__ = [
     "FORMATS",
-    "GPU_MEMORY_BYTES",
     "TRAINING_RECIPES",
     "UNITS",
     "CheckpointSize",

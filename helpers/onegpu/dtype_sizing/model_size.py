@@ -15,22 +15,12 @@ from typing import TYPE_CHECKING, Any
 from onegpu.dtype_sizing.byte_units import format_bytes, parse_bytes
 from onegpu.dtype_sizing.formats import NumberFormat, number_format
 from onegpu.models import CATALOGUE, CatalogueEntry, find
+from onegpu.runtime import find_gpu
 
 if TYPE_CHECKING:
     import torch
 
 DEFAULT_REST = "bf16"
-
-GPU_MEMORY_BYTES = {
-    "T4": parse_bytes("14.75 GiB"),
-    "L4": parse_bytes("22.03 GiB"),
-    "A100-40GB": parse_bytes("39.50 GiB"),
-    "A100-80GB": parse_bytes("79.10 GiB"),
-}
-"""What torch can allocate on a card at most: less than the name says, and by driver a little different.
-
-The smallest totals found in public out-of-memory messages; sold as 16, 24, 40 and 80 GB.
-"""
 
 
 @dataclass(frozen=True)
@@ -257,19 +247,27 @@ def models_that_fit(
     Parameters
     ----------
     memory
-        Bytes, a text such as ``"14.75 GiB"``, or the name of a card in `GPU_MEMORY_BYTES`.
+        Bytes, a text such as ``"14.75 GiB"``, or the name of a card (``onegpu.runtime.GPUS``).
 
     Examples
     --------
     >>> [models_that_fit("T4", dtype)[0].name for dtype in ("fp32", "fp16", "nf4-dq")]
     ['polyglot-ko-3.8b', 'qwen2.5-7b', 'llama-2-13b']
     """
-    available = GPU_MEMORY_BYTES.get(memory) if isinstance(memory, str) else None
-    available = parse_bytes(memory) if available is None else available
-    room = available - parse_bytes(reserve)
+    room = _available_bytes(memory) - parse_bytes(reserve)
     sizes = (model_size(name, dtype, rest_dtype=rest_dtype) for name in CATALOGUE)
     fitting = [size for size in sizes if size.total_bytes <= room]
     return sorted(fitting, key=lambda size: size.parameters, reverse=True)
+
+
+def _available_bytes(memory: str | int) -> int:
+    try:
+        return parse_bytes(memory)
+    except ValueError:
+        total = find_gpu(memory).total_bytes
+        if total is None:
+            raise ValueError("the CPU has no fixed memory: give a size, for instance '16 GiB'") from None
+        return total
 
 
 @dataclass(frozen=True)

@@ -20,13 +20,13 @@ from onegpu.gpu_memory.breakdown import (
 )
 from onegpu.gpu_memory.closed_form import closed_form
 from onegpu.gpu_memory.fits import Fit, LargestBatch, MemoryReport, fits, judge, largest_batch, report
-from onegpu.gpu_memory.gpus import GPUS, Gpu, find_gpu, this_gpu
 from onegpu.gpu_memory.keeps import KEEPS, Keeps
 from onegpu.gpu_memory.live_bytes import gradient_bytes, optimizer_state_bytes, parameter_bytes
 from onegpu.gpu_memory.measured import measured
 from onegpu.gpu_memory.other_estimators import OtherEstimate, other_estimates
 from onegpu.gpu_memory.simulated import simulated
 from onegpu.gpu_memory.training_setup import OPTIMIZERS, TrainingSetup, make_setup
+from onegpu.runtime import GPUS, Gpu, find_gpu, this_gpu
 
 __all__ = [
     "CATEGORIES",

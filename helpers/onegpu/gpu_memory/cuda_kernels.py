@@ -20,7 +20,7 @@ import torch
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from onegpu.gpu_memory.gpus import Gpu
+from onegpu.runtime.gpus import Gpu
 
 aten = torch.ops.aten
 HALF = (torch.float16, torch.bfloat16)
@@ -168,7 +168,7 @@ def attention_kernel(
 
     Examples
     --------
-    >>> from onegpu.gpu_memory.gpus import GPUS
+    >>> from onegpu.runtime.gpus import GPUS
     >>> [attention_kernel(GPUS[name], torch.float16, 64, masked=False, grouped=True) for name in ("T4", "L4")]
     ['math', 'flash']
     >>> attention_kernel(GPUS["T4"], torch.float16, 128, masked=False, grouped=False)

@@ -10,9 +10,9 @@ from typing import Any
 from onegpu.dtype_sizing import format_bytes
 from onegpu.gpu_memory.breakdown import MemoryBreakdown
 from onegpu.gpu_memory.closed_form import closed_form
-from onegpu.gpu_memory.gpus import Gpu, find_gpu
 from onegpu.gpu_memory.simulated import simulated
 from onegpu.gpu_memory.training_setup import TrainingSetup, make_setup
+from onegpu.runtime.gpus import Gpu, find_gpu
 
 FITS, TIGHT, TOO_LARGE = "fits", "tight", "does not fit"
 

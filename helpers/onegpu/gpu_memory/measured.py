@@ -15,7 +15,6 @@ from torch import nn
 from onegpu.gpu_memory import meta_model, optimizers
 from onegpu.gpu_memory.breakdown import MemoryBreakdown, Moment, Peak
 from onegpu.gpu_memory.cuda_kernels import dequantize_then_multiply
-from onegpu.gpu_memory.gpus import this_gpu
 from onegpu.gpu_memory.replay import replay, settle_categories
 from onegpu.gpu_memory.simulated import cache_tensors, library_versions
 from onegpu.gpu_memory.tracking import NoTracker, StorageTracker
@@ -27,6 +26,7 @@ from onegpu.gpu_memory.training_step import (
     prepare_own_trainer,
     run_step,
 )
+from onegpu.runtime.gpus import this_gpu
 
 
 def measured(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from onegpu.gpu_memory.gpus import Gpu, find_gpu
+from onegpu.runtime.gpus import Gpu, find_gpu
 
 if TYPE_CHECKING:
     import torch

@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
-from onegpu.dtype_sizing import FORMATS, GPU_MEMORY_BYTES, ModelSize, count_between
+from onegpu.dtype_sizing import FORMATS, ModelSize, count_between
 from onegpu.plots.base import COLOURS, HATCHES, LINES, MARKERS, figure, label_bars
+from onegpu.runtime import COURSE_CARDS, GPUS
 
 GIB = 2**30
 
@@ -123,7 +124,7 @@ def sizes_by_format(
     >>> len(sizes_by_format(rows).axes[0].collections)
     2
     """
-    gpus = GPU_MEMORY_BYTES if gpus is None else gpus
+    gpus = {name: GPUS[name].total_bytes for name in COURSE_CARDS} if gpus is None else gpus
     formats = [size.format for size in next(iter(sizes.values()))]
     made, axes = figure(
         "Weights alone, by format",

@@ -8,9 +8,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from onegpu.dtype_sizing import GPU_MEMORY_BYTES
 from onegpu.gpu_memory import CATEGORIES, MemoryBreakdown
 from onegpu.plots.base import COLOURS, figure
+from onegpu.runtime import find_gpu
 
 GIB = 2**30
 REST = "the rest"
@@ -54,7 +54,7 @@ def stacked(
     moment
         Of the breakdowns: a moment's name, or "peak".
     cards
-        Names in `GPU_MEMORY_BYTES`, drawn as lines across where they lie within the picture.
+        Names of cards, drawn as lines across where they lie within the picture.
     reach
         Bytes that the picture goes to at least, to have a card's line in it.
 
@@ -141,7 +141,8 @@ def timeline(breakdown: MemoryBreakdown, *, title: str | None = None, cards: Seq
         ha="center",
     )
     axes.plot([at], [highest / GIB], marker="v", color=_RED, markersize=6)
-    within = [GPU_MEMORY_BYTES[card] / GIB for card in cards if GPU_MEMORY_BYTES[card] < 1.4 * highest]
+    totals = [find_gpu(card).total_bytes for card in cards]
+    within = [total / GIB for total in totals if total < 1.4 * highest]
     top = max([highest / GIB * 1.22, *(size * 1.13 for size in within)])
     axes.set_ylim(0, top)
     axes.set_xlim(0, line.positions[-1])
@@ -194,7 +195,7 @@ def _thin_pieces_together(bars: Mapping[str, Mapping[str, int]]) -> dict[str, di
 
 def _card_lines(axes: Axes, cards: Sequence[str], limit: float, across: bool = False) -> None:
     for card in cards:
-        size = GPU_MEMORY_BYTES[card] / GIB
+        size = find_gpu(card).total_bytes / GIB
         if size > limit:
             continue
         if across:

@@ -6,9 +6,10 @@ from matplotlib.figure import Figure
 
 from onegpu.exercises.start_here import weights_bytes
 from onegpu.plots.base import COLOURS, HATCHES, figure, label_bars
+from onegpu.runtime import GPUS
 
 GIB = 2**30
-T4_BYTES = 14.74 * GIB
+T4_BYTES = GPUS["T4"].total_bytes
 """What a T4 lets a program use of its 16 GB."""
 
 
@@ -30,6 +31,6 @@ def weights(parameters: int) -> Figure:
     )
     label_bars(axes, drawn)
     axes.axhline(T4_BYTES / GIB, color=COLOURS[5], linestyle="--", marker="")
-    axes.annotate("a T4 has 14.74 GiB", (3.4, T4_BYTES / GIB), ha="right", va="bottom", fontsize=10)
+    axes.annotate(f"a T4 has {T4_BYTES / GIB:.2f} GiB", (3.4, T4_BYTES / GIB), ha="right", va="bottom", fontsize=10)
     axes.set_ylim(0, max(*sizes, T4_BYTES / GIB) * 1.15)
     return made

@@ -16,10 +16,10 @@ import torch
 
 from onegpu.dtype_sizing import format_bytes
 from onegpu.gpu_memory.breakdown import CATEGORIES, MemoryBreakdown
-from onegpu.gpu_memory.gpus import Gpu, find_gpu, this_gpu
 from onegpu.gpu_memory.simulated import simulated
 from onegpu.gpu_memory.training_setup import TrainingSetup
 from onegpu.qlora_finetune.config import FinetuneConfig
+from onegpu.runtime.gpus import Gpu, find_gpu, this_gpu
 
 
 class OutOfMemory(RuntimeError):

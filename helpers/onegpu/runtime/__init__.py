@@ -1,9 +1,10 @@
-"""What this machine is, and which precision to train in on it (what is missing: ``onegpu.doctor``).
+"""What this machine is, which precision to train in on it, and the table of cards (what is missing: ``onegpu.doctor``).
 
 Nothing heavy is imported until a function needs it.
 """
 
 from onegpu.runtime.environment import Versions, hub_offline, hub_reachable, no_progress_bars, quiet, versions
+from onegpu.runtime.gpus import COURSE_CARDS, GPUS, Gpu, find_gpu, this_gpu
 from onegpu.runtime.hardware import (
     Machine,
     PeakMemory,
@@ -20,10 +21,14 @@ from onegpu.runtime.hardware import (
 from onegpu.runtime.matmul import onednn_matmul
 
 __all__ = [
+    "COURSE_CARDS",
+    "GPUS",
+    "Gpu",
     "Machine",
     "PeakMemory",
     "Precision",
     "Versions",
+    "find_gpu",
     "hub_offline",
     "hub_reachable",
     "machine",
@@ -37,5 +42,6 @@ __all__ = [
     "quiet",
     "reset_peak_memory",
     "seed_everything",
+    "this_gpu",
     "versions",
 ]

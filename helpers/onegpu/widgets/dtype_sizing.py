@@ -10,7 +10,6 @@ import ipywidgets
 
 from onegpu.dtype_sizing import (
     FORMATS,
-    GPU_MEMORY_BYTES,
     Stored,
     decode,
     flip_bit,
@@ -19,6 +18,7 @@ from onegpu.dtype_sizing import (
     neighbours,
     store,
 )
+from onegpu.runtime import COURSE_CARDS, GPUS
 from onegpu.widgets.base import choice, explore, present, slider, text
 
 _COLOURS = {"sign": "#6b6b6b", "exponent": "#b5651d", "mantissa": "#12355b"}
@@ -181,7 +181,7 @@ def _number(typed: str) -> float:
 @cache
 def _fitting(card: str, fmt: str, reserve: int) -> tuple[str, str]:
     found = models_that_fit(card, fmt, reserve=f"{reserve} GiB")
-    room = GPU_MEMORY_BYTES[card] - reserve * 2**30
+    room = GPUS[card].total_bytes - reserve * 2**30
     rows = "".join(
         f"<tr><td style='text-align:left'>{size.name}</td><td>{format_bytes(size.total_bytes, 'GiB')}</td>"
         f"<td>{100 * size.total_bytes / room:.0f} %</td></tr>"
@@ -204,7 +204,7 @@ def what_fits() -> None:
     """Choose a card, a format and how much to keep free, and see which models' weights fit."""
     explore(
         _fitting,
-        card=choice("card", list(GPU_MEMORY_BYTES)),
+        card=choice("card", list(COURSE_CARDS)),
         fmt=choice("format", ["fp32", "fp16", "bf16", "int8", "nf4", "nf4-dq"], "nf4-dq"),
         reserve=slider("keep free (GiB)", 0, 0, 12),
     )

@@ -7,9 +7,10 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from onegpu.dtype_sizing import GPU_MEMORY_BYTES, format_bytes
+from onegpu.dtype_sizing import format_bytes
 from onegpu.gpu_memory import MemoryBreakdown, closed_form, judge
 from onegpu.plots.gpu_memory import stacked
+from onegpu.runtime import COURSE_CARDS
 from onegpu.widgets.base import choice, explore, slider, switch
 
 MODELS = (
@@ -21,7 +22,6 @@ MODELS = (
     "llama-2-7b",
     "llama-3-8b",
 )
-CARDS = ("T4", "L4", "A100-40GB", "A100-80GB")
 LENGTHS = (128, 256, 512, 1024, 2048)
 LEAST_SHARE = 0.15  # of a card: a smaller peak would be too thin beside the card's line
 OPTIMIZERS = ("adamw_torch", "adamw_8bit", "paged_adamw_8bit", "sgd")
@@ -54,16 +54,16 @@ def memory_picture(
             model=model, method=method, batch_size=batch_size, sequence_length=length, optimizer=optimizer,
             gradient_checkpointing=checkpointing, logits="supervised" if supervised else "all", gpu=card,
         )
-        for card in CARDS
+        for card in COURSE_CARDS
     }  # fmt: skip
     card = next((card for card, found in by_card.items() if judge(found)), None)
-    found = by_card[card or CARDS[-1]]
-    total = GPU_MEMORY_BYTES[found.setup.gpu.name]
+    found = by_card[card or COURSE_CARDS[-1]]
+    total = found.setup.gpu.total_bytes
     bars = {"peak": found.peak.by_category, "after the step": found["after_step"].by_category}
     drawn = stacked(
         bars,
         title=f"{model}, {method}, {batch_size} x {length} tokens",
-        cards=CARDS,
+        cards=COURSE_CARDS,
         reach=total if found.peak_bytes > LEAST_SHARE * total else 0,
         height=3.4,
     )

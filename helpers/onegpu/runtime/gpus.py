@@ -1,0 +1,229 @@
+"""The one table of cards: how much memory torch can use on each, what of its kind decides about memory, how fast it is.
+
+A card's memory isn't all for tensors. The CUDA context (driver, kernels, cuBLAS) takes a part that no torch counter
+shows: it is the distance between ``nvidia-smi`` and ``torch.cuda.memory_reserved()``. It depends on card, driver, CUDA
+version and which kernels were loaded. Where it was measured on a card it is that number; elsewhere a range: 300 to 550
+MiB since CUDA 11.7 loads kernels when they are first used, 700 to 1,400 MiB before (1,343 MiB on a V100 with CUDA 11.2;
+pytorch#107667, pytorch#37250).
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from onegpu.runtime.hardware import BF16_CAPABILITY, GIB, machine
+
+MIB = 2**20
+LAZY_CONTEXT_BYTES = (300 * MIB, 550 * MIB)
+EAGER_CONTEXT_BYTES = (700 * MIB, 1400 * MIB)
+CUBLAS_WORKSPACE_BYTES = (4096 * 2 + 16 * 8) * 1024  # CUBLAS_WORKSPACE_CONFIG=:4096:2:16:8, the default
+HOPPER_CUBLAS_WORKSPACE_BYTES = 4096 * 8 * 1024
+# Of the size on the box, for cards of which no message with the true total was found. Messages say 0.967 to 0.989 of
+# cards like them; 0.918 to 0.926 of those that keep error-correcting codes in the same memory.
+_USABLE, _USABLE_WITH_ECC = 0.972, 0.922
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A card (or the CPU, which has no context, no workspace and no rounding).
+
+    Attributes
+    ----------
+    name
+        As in the table, such as "T4".
+    total_bytes
+        What ``torch.cuda.get_device_properties().total_memory`` says: less than the name on the box. None for the CPU.
+    compute_capability
+        (major, minor); decides which attention kernel runs and which 16-bit format is native.
+    context_bytes
+        Lowest and highest CUDA context seen, in bytes.
+    tflops
+        Dense 16-bit matrix products with fp32 sums, in 10^12 operations a second, as NVIDIA publishes them; None where
+        it isn't known.
+    bandwidth
+        Of its memory, in 10^9 bytes a second, as NVIDIA publishes it.
+    source
+        Where the total is from.
+    """
+
+    name: str
+    total_bytes: int | None
+    compute_capability: tuple[int, int] | None
+    context_bytes: tuple[int, int] = LAZY_CONTEXT_BYTES
+    tflops: float | None = None
+    bandwidth: int | None = None
+    source: str = ""
+
+    @property
+    def is_cpu(self) -> bool:
+        """Whether this is no card at all."""
+        return self.compute_capability is None
+
+    @property
+    def cublas_workspace_bytes(self) -> int:
+        """Scratch that cuBLAS keeps per handle: one for the forward thread, one for autograd's thread."""
+        if self.is_cpu:
+            return 0
+        return (
+            HOPPER_CUBLAS_WORKSPACE_BYTES if self.compute_capability[0] in (9, 10) else CUBLAS_WORKSPACE_BYTES
+        )
+
+    @property
+    def dtype(self) -> str:
+        """The dtype to keep weights in: bf16 where the hardware has it, else fp16; fp32 on the CPU."""
+        if self.is_cpu:
+            return "fp32"
+        return "bf16" if self.compute_capability >= BF16_CAPABILITY else "fp16"
+
+    def __str__(self) -> str:
+        if self.is_cpu:
+            return "CPU"
+        low, high = (f"{n / MIB:,.0f}" for n in self.context_bytes)
+        context = f"{low} MiB" if low == high else f"{low} to {high} MiB"
+        return f"{self.name} ({self.total_bytes / GIB:.2f} GiB, CUDA context {context})"
+
+
+def _card(
+    name: str, sold: int, capability: tuple[int, int], tflops: float | None, bandwidth: int,
+    total: float | None = None, source: str = "out-of-memory messages", *, ecc: bool = False,
+) -> Gpu:  # fmt: skip
+    """One line of the table: GiB on the box, and the total in a public out-of-memory message where one was found."""
+    if total is None:
+        share = _USABLE_WITH_ECC if ecc else _USABLE
+        total, source = sold * share, f"{share:.1%} of the {sold} GiB on the box, as of cards like it"
+    return Gpu(name, round(total * 1024) * MIB, capability, LAZY_CONTEXT_BYTES, tflops, bandwidth, source)
+
+
+_T4_SOURCE = (
+    "fitcheck-llm 0.3.1, data/measurements (79 rows, torch 2.10 and 2.14); ten public out-of-memory messages"
+)
+
+GPUS = MappingProxyType({
+    gpu.name: gpu
+    for gpu in (
+        Gpu("T4", 14_912 * MIB, (7, 5), (147_718_144, 147_718_144), 65, 320, _T4_SOURCE),  # context 140.875 MiB
+        _card("P40", 24, (6, 1), None, 347, 22.38, "LinkSoul-AI/Chinese-Llama-2-7b#56"),
+        _card("P100-16GB", 16, (6, 0), 18.7, 732),
+        _card("V100-16GB", 16, (7, 0), 125, 900, 15.77),
+        _card("V100-32GB", 32, (7, 0), 125, 900, 31.73),
+        _card("RTX-2080-Ti", 11, (7, 5), 53.8, 616, 10.76, "JDAI-CV/image-captioning#11"),
+        _card("TITAN-RTX", 24, (7, 5), 65.3, 672),
+        _card("RTX-8000", 48, (7, 5), 130.5, 672),
+        _card("RTX-3060-12GB", 12, (8, 6), 25.6, 360, 11.75, "Kunhao-Liu/StyleGaussian#12"),
+        _card("RTX-3070", 8, (8, 6), 40.6, 448, 7.79),
+        _card("RTX-3080-10GB", 10, (8, 6), 59.5, 760, 9.78, "zai-org/CogVideo#34"),
+        _card("RTX-3080-Ti", 12, (8, 6), 68.2, 912),
+        _card("RTX-3090", 24, (8, 6), 71.2, 936, 23.69),
+        _card("RTX-3090-Ti", 24, (8, 6), 80.0, 1008),
+        _card("RTX-A4000", 16, (8, 6), 76.7, 448, 15.61, "DengKaiCQ/VGGT-Long#6"),
+        _card("RTX-A5000", 24, (8, 6), 111.1, 768, 23.68, "zai-org/GLM-4#730"),
+        _card("RTX-A6000", 48, (8, 6), 154.8, 768),
+        _card("A10", 24, (8, 6), 125, 600, ecc=True),
+        _card("A10G", 24, (8, 6), 70, 600, 22.03),
+        _card("A30", 24, (8, 0), 165, 933),
+        _card("A40", 48, (8, 6), 149.7, 696, ecc=True),
+        _card("A100-40GB", 40, (8, 0), 312, 1555, 39.50),
+        _card("A100-80GB", 80, (8, 0), 312, 2039, 79.10),
+        _card("L4", 24, (8, 9), 121, 300, 22.03),
+        _card("L40", 48, (8, 9), 181, 864, 44.40, "QwenLM/Qwen3-VL#2097"),
+        _card("L40S", 48, (8, 9), 362, 864, 44.42, "stepfun-ai/Step-Video-T2V#8"),
+        _card("RTX-4000-Ada", 20, (8, 9), 106.9, 360, ecc=True),
+        _card("RTX-6000-Ada", 48, (8, 9), 364.2, 960, 44.43, "DINGYANB/MTVCrafter#21"),
+        _card("RTX-4060", 8, (8, 9), 30.2, 272, 7.75, "ESRSchao/EdgeRegNet#2"),
+        _card("RTX-4060-Ti-16GB", 16, (8, 9), 44.1, 288),
+        _card("RTX-4070", 12, (8, 9), 58.3, 504),
+        _card("RTX-4070-Ti-Super", 16, (8, 9), 88.2, 672),
+        _card("RTX-4080", 16, (8, 9), 97.5, 717),
+        _card("RTX-4090", 24, (8, 9), 165.2, 1008, 23.64, "3DTopia/Phidias-Diffusion#8"),
+        _card("H100-80GB", 80, (9, 0), 989, 3350, 79.11),
+        _card("H200", 141, (9, 0), 989, 4800, 139.80),
+        _card("RTX-5060-Ti-16GB", 16, (12, 0), 47.4, 448),
+        _card("RTX-5070", 12, (12, 0), 61.7, 672),
+        _card("RTX-5070-Ti", 16, (12, 0), 87.9, 896),
+        _card("RTX-5080", 16, (12, 0), 112.6, 960, 15.47),
+        _card("RTX-5090", 32, (12, 0), 209.5, 1792, 31.36),
+        _card("RTX-PRO-6000", 96, (12, 0), 503.8, 1792),
+        _card("B200", 180, (10, 0), 2250, 7700),
+        Gpu("CPU", None, None, (0, 0)),
+    )
+})  # fmt: skip
+"""Cards by name. A total is the smallest found in public out-of-memory messages; drivers differ a little, and Windows
+gives the whole size. Rates are those of NVIDIA's data sheets and architecture whitepapers, without sparsity."""
+
+COURSE_CARDS = ("T4", "L4", "A100-40GB", "A100-80GB")
+"""The cards that Colab lends: what the lessons' figures and explorers show."""
+
+_ALIASES = {
+    "a100": "A100-80GB",
+    "v100": "V100-16GB",
+    "p100": "P100-16GB",
+    "h100": "H100-80GB",
+    "3060": "RTX-3060-12GB",
+    "3080": "RTX-3080-10GB",
+    "4060ti": "RTX-4060-Ti-16GB",
+    "5060ti": "RTX-5060-Ti-16GB",
+    "quadro8000": "RTX-8000",
+    "6000pro": "RTX-PRO-6000",
+}
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(GiB|GB|MiB|MB)\s*", re.IGNORECASE)
+_SIZES = {"gib": GIB, "gb": 10**9, "mib": MIB, "mb": 10**6}
+_WORDS = re.compile(
+    r"nvidia|geforce|tesla|graphics|gpu|rtx|gtx|generation|blackwell|workstation|edition|sxm\d?|pcie|hbm\d?e?|[^a-z0-9]"
+)
+
+
+def find_gpu(gpu: str | Gpu) -> Gpu:
+    """Return a card by any usual spelling of its name ("a100" alone is the 80 GB one), or one of a given size.
+
+    A size, such as "24GiB", is a card of Ampere's kind (bf16, flash attention) with so much memory.
+
+    Raises
+    ------
+    ValueError
+        For a name that isn't in the list; the message says what is near.
+
+    Examples
+    --------
+    >>> [find_gpu(name).name for name in ("t4", "a100-40gb", "NVIDIA GeForce RTX 4090", "rtx 3060", "NVIDIA L4")]
+    ['T4', 'A100-40GB', 'RTX-4090', 'RTX-3060-12GB', 'L4']
+    >>> find_gpu("24GiB").total_bytes == 24 * 2**30
+    True
+    """
+    if isinstance(gpu, Gpu):
+        return gpu
+    text = str(gpu)
+    size = _SIZE.fullmatch(text)
+    if size is not None:
+        total = int(float(size[1]) * _SIZES[size[2].lower()])
+        if total < GIB:
+            raise ValueError(f"gpu is {text!r}, expected a card of at least 1 GiB, for instance '24GiB'")
+        return Gpu(f"{size[1]} {size[2]} card", total, BF16_CAPABILITY, source="as given")
+    wanted = _plain(text)
+    wanted = _plain(_ALIASES[wanted]) if wanted in _ALIASES else wanted
+    for name, found in GPUS.items():
+        if _plain(name) == wanted:
+            return found
+    near = difflib.get_close_matches(wanted, [_plain(name) for name in GPUS], 3, 0.5) if wanted else []
+    names = [name for name in GPUS if _plain(name) in near] or list(COURSE_CARDS)
+    raise ValueError(
+        f"unknown GPU {text!r}: near are {', '.join(names)}; a size such as '24GiB' does too. "
+        f"onegpu.runtime.GPUS lists all {len(GPUS)} (`onegpu memory --gpus`)"
+    )
+
+
+def _plain(name: str) -> str:
+    return _WORDS.sub("", name.lower())
+
+
+def this_gpu() -> Gpu:
+    """Describe the card of this machine, with what the table knows of its kind; or the CPU."""
+    here = machine()
+    if here.device != "cuda":
+        return GPUS["CPU"]
+    kind = next((g for g in GPUS.values() if _plain(g.name) == _plain(here.name)), None)
+    known = {} if kind is None else {"context_bytes": kind.context_bytes, "tflops": kind.tflops,
+                                     "bandwidth": kind.bandwidth}  # fmt: skip
+    return Gpu(here.name, here.total_memory_bytes, here.compute_capability, source="this machine", **known)

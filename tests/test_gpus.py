@@ -22,7 +22,9 @@ def test_every_card_is_found_by_its_own_name():
     assert len(GPUS) > 30
 
 
-@pytest.mark.parametrize(("size", "total"), [("24GiB", 24 * GIB), ("24 GB", 24 * 10**9), ("15.5 gib", int(15.5 * GIB))])
+@pytest.mark.parametrize(
+    ("size", "total"), [("24GiB", 24 * GIB), ("24 GB", 24 * 10**9), ("15.5 gib", int(15.5 * GIB))]
+)
 def test_a_size_is_a_card_too(size, total):
     found = find_gpu(size)
     assert found.total_bytes == total
@@ -50,7 +52,9 @@ def test_totals_are_below_what_is_on_the_box_and_every_one_says_where_it_is_from
                 assert 0.9 < gpu.total_bytes / (int(part[:-2]) * GIB) < 1, name
 
 
-@pytest.mark.parametrize(("name", "near"), [("T5", "T4"), ("rtx 4091", "RTX-4090"), ("l41s", "L40S"), ("", COURSE_CARDS[0])])
+@pytest.mark.parametrize(
+    ("name", "near"), [("T5", "T4"), ("rtx 4091", "RTX-4090"), ("l41s", "L40S"), ("", COURSE_CARDS[0])]
+)
 def test_an_unknown_card_is_answered_with_what_is_near_and_where_the_list_is(name, near):
     with pytest.raises(ValueError, match="unknown GPU") as caught:
         find_gpu(name)

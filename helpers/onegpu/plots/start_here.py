@@ -31,6 +31,8 @@ def weights(parameters: int) -> Figure:
     )
     label_bars(axes, drawn)
     axes.axhline(T4_BYTES / GIB, color=COLOURS[5], linestyle="--", marker="")
-    axes.annotate(f"a T4 has {T4_BYTES / GIB:.2f} GiB", (3.4, T4_BYTES / GIB), ha="right", va="bottom", fontsize=10)
+    axes.annotate(
+        f"a T4 has {T4_BYTES / GIB:.2f} GiB", (3.4, T4_BYTES / GIB), ha="right", va="bottom", fontsize=10
+    )
     axes.set_ylim(0, max(*sizes, T4_BYTES / GIB) * 1.15)
     return made

@@ -15,6 +15,10 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from onegpu.notebooks import from_text
+from onegpu.notebooks.execution import execute, stabilise
+from onegpu.notebooks.files import write
+from onegpu.notebooks.parts import METADATA
 
 ROOT = Path(__file__).resolve().parents[1]
 SHOTS = ROOT / "screenshots"
@@ -59,6 +63,9 @@ def server(tmp_path_factory):
     home = tmp_path_factory.mktemp("jupyterlab")
     for folder in ("course", "labs"):
         shutil.copytree(ROOT / folder, home / "files" / folder, ignore=shutil.ignore_patterns("runs", ".*"))
+    asking = from_text(REVEAL)
+    asking.metadata.update(METADATA)  # or JupyterLab asks for a kernel
+    write(home / "files" / "reveal.ipynb", asking)
     settings = home / "settings" / "@jupyterlab" / "apputils-extension"
     settings.mkdir(parents=True)
     (settings / "notification.jupyterlab-settings").write_text('{"fetchNews": "false"}')
@@ -188,4 +195,80 @@ def test_a_fresh_lab_runs_to_its_end_without_an_error(browser, server):
     shot(page, "01_lab_top")
     scroll_to(page, 'check("1.1"')
     shot(page, "01_lab_check")
+    page.close()
+
+
+REVEAL = """# Questions
+
+```python
+from onegpu import plots
+from onegpu.widgets import reveal
+
+chart = plots.captioned(plots.bars("A", "GiB", {"x": 1.0}), "The only bar is one GiB high.")
+reveal("How many codes?", 18, chart, unit="codes", why="A step is `0.47`.")
+```
+
+```python
+reveal("How large is the error?", 1 / 7.24)
+```
+"""
+CONTRAST = """element => {
+  const light = colour => { const [r, g, b] = colour.match(/[\\d.]+/g).slice(0, 3)
+    .map(c => c / 255).map(c => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
+  let behind = element;
+  while (/rgba\\(.*, 0\\)|transparent/.test(getComputedStyle(behind).backgroundColor)) behind = behind.parentElement;
+  const [a, b] = [getComputedStyle(element).color, getComputedStyle(behind).backgroundColor].map(light);
+  return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05); }"""
+
+
+def test_a_question_is_answered_by_mouse_by_keyboard_and_in_the_dark(browser, server):
+    page, outputs = run_all(browser, server, "reveal.ipynb")
+    page.set_default_timeout(20_000)
+    assert [out for out in outputs if out["output_type"] == "error"] == []
+    assert not stderr(outputs)
+    assert page.get_by_text("18 codes").count() == 0
+
+    page.get_by_label("your guess").first.fill("200")
+    page.get_by_role("button", name="Show the answer").first.click()
+    page.get_by_text("You said 200, it is 18 codes.").wait_for()
+    assert page.get_by_alt_text("The only bar is one GiB high.").is_visible()
+
+    page.evaluate(
+        "() => window.jupyterapp.commands.execute('apputils:change-theme', {theme: 'JupyterLab Dark'})"
+    )
+    page.wait_for_function("() => document.body.dataset.jpThemeLight === 'false'")
+    page.get_by_label("your guess").nth(1).focus()
+    page.keyboard.type("0.5")
+    page.keyboard.press("Enter")
+    said = page.get_by_text("You said 0.5, it is 0.138.")
+    said.wait_for()
+    assert said.evaluate(CONTRAST) > 7
+    assert page.get_by_text("How large is the error?").last.evaluate(CONTRAST) > 7
+    shot(page, "reveal_dark")
+    page.evaluate(
+        "() => window.jupyterapp.commands.execute('apputils:change-theme', {theme: 'JupyterLab Light'})"
+    )
+    page.close()
+
+
+def test_a_stored_question_is_folded_and_opens_by_key(browser, tmp_path):
+    from nbconvert import HTMLExporter
+
+    notebook = from_text(REVEAL)
+    assert execute(notebook, tmp_path, 120) == ""
+    stabilise(notebook, tmp_path)
+    (tmp_path / "reveal.html").write_text(HTMLExporter().from_notebook_node(notebook)[0], encoding="utf-8")
+    page = browser.new_page()
+    page.goto((tmp_path / "reveal.html").as_uri(), wait_until="domcontentloaded")
+    picture = page.get_by_alt_text("The only bar is one GiB high.")
+    assert not picture.is_visible()
+    page.locator("summary").first.focus()
+    page.keyboard.press("Space")
+    picture.wait_for(state="visible")
+    assert page.get_by_text("18 codes").is_visible()
+    assert not page.get_by_text("0.138").is_visible()
+    page.get_by_text("How large is the error?").last.click()
+    page.get_by_text("0.138").wait_for(state="visible")
+    shot(page, "reveal_stored")
     page.close()

@@ -1,8 +1,9 @@
 """Figures of the course: one style, one function a figure, one module per topic.
 
     from onegpu import plots
-    plots.show(plots.quantization.error_by_block(...), "Error grows with the block size, from 0.7 % at 16 to 1.3 % at 4096.")
+    plots.show(plots.quantization.error_by_block(...))
 
+A figure that says itself what is to be seen has a caption (`captioned`), computed from what is drawn.
 A topic's module is imported when it is first named.
 """
 
@@ -17,6 +18,8 @@ _BASE = (
     "LINES",
     "MARKERS",
     "bars",
+    "caption_of",
+    "captioned",
     "figure",
     "korean_font",
     "label_bars",

@@ -176,7 +176,53 @@ def png(drawn: Figure) -> bytes:
     return out.getvalue()
 
 
-def show(drawn: Figure, alt: str) -> None:
+def captioned(drawn: Figure, caption: str) -> Figure:
+    """Give a figure its caption, and return it: what a function of this package does with the figure it has drawn.
+
+    Parameters
+    ----------
+    drawn
+        The figure.
+    caption
+        One or two sentences that say what is to be seen. Their numbers come from what was drawn, in an f-string: a
+        typed number stays when the data change.
+
+    Raises
+    ------
+    ValueError
+        When the caption is empty, or only names the figure.
+
+    Examples
+    --------
+    >>> sizes = {"fp32": 0.50, "nf4": 0.07}
+    >>> ratio = sizes["fp32"] / sizes["nf4"]
+    >>> chart = captioned(bars("Weights", "GiB", sizes), f"In nf4 the weights take {ratio:.1f} times less than in fp32.")
+    >>> caption_of(chart)
+    'In nf4 the weights take 7.1 times less than in fp32.'
+    """
+    if len(caption.split()) < 4:
+        raise ValueError(
+            f"caption {caption!r}: say in a sentence what is to be seen, such as 'Memory grows linearly with ...'."
+        )
+    drawn.onegpu_caption = caption
+    return drawn
+
+
+def caption_of(drawn: Figure) -> str:
+    """Return the caption that `captioned` gave a figure.
+
+    Raises
+    ------
+    ValueError
+        When it has none.
+    """
+    caption = getattr(drawn, "onegpu_caption", "")
+    if not caption:
+        raise ValueError("this figure has no caption: plots.captioned(figure, sentence) gives it one.")
+    return caption
+
+
+def show(drawn: Figure, alt: str | None = None) -> None:
     """Show a figure with its alt text, and the same sentence visibly under it.
 
     Parameters
@@ -184,20 +230,17 @@ def show(drawn: Figure, alt: str) -> None:
     drawn
         The figure.
     alt
-        One or two sentences that say what is to be seen, with the numbers that matter. JupyterLab shows no alt text of
-        a figure, so it is the caption as well.
+        One or two sentences that say what is to be seen, with the numbers that matter; by default the figure's own
+        caption (`captioned`). JupyterLab shows no alt text of a figure, so it is the caption as well.
 
     Raises
     ------
     ValueError
-        When alt is empty, or only names the figure.
+        When there is no sentence, or one that only names the figure.
     """
     from IPython.display import Markdown, display
 
-    if len(alt.split()) < 4:
-        raise ValueError(
-            f"alt={alt!r}: say in a sentence what is to be seen, such as 'Memory grows linearly with ...'."
-        )
+    alt = caption_of(drawn if alt is None else captioned(drawn, alt))
     picture = base64.b64encode(png(drawn)).decode()
     display(
         {"image/png": picture, "text/plain": f"Figure: {alt}"},

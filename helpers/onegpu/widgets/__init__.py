@@ -3,7 +3,7 @@
     from onegpu import widgets
     widgets.quantization.explorer()
 
-`explore` is the pattern that all of them use. Only what ipywidgets 7.7 (Colab) and 8 share, and no `interact` and no
+`explore` is the pattern that they use; `reveal` asks a question and answers it after the reader has guessed. Only what ipywidgets 7.7 (Colab) and 8 share, and no `interact` and no
 `Output`, whose results nbval and previews don't see.
 """
 
@@ -12,12 +12,14 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-_BASE = ("choice", "explore", "number", "slider", "switch", "text")
+_NAMES = dict.fromkeys(("choice", "explore", "number", "slider", "switch", "text"), "base") | {
+    "reveal": "asking"
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name in _BASE:
-        return getattr(importlib.import_module("onegpu.widgets.base"), name)
+    if name in _NAMES:
+        return getattr(importlib.import_module(f"onegpu.widgets.{_NAMES[name]}"), name)
     if not name.startswith("_"):
         try:
             return importlib.import_module(f"onegpu.widgets.{name}")
@@ -28,4 +30,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(_BASE)
+    return sorted(_NAMES)

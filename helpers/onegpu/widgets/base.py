@@ -100,25 +100,29 @@ def present(frame: Any, shown: Any, sentence: str, words: str) -> None:
     words
         The controls' values in words.
     """
-    from IPython.display import display
-
     still = (
         {"text/html": f"{shown}<p>{escape(sentence)}</p>"}
         if isinstance(shown, str)
         else {"image/png": base64.b64encode(png(shown)).decode()}
     )
+    display_widget(frame, still | {"text/plain": f"{words}: {sentence}"}, sentence)
+
+
+def display_widget(frame: Any, stored: dict[str, str], alt: str = "") -> None:
+    """Display a widget; `stored` is what stands in its place where there is no kernel, by MIME type."""
+    from IPython.display import display
+
     display(
-        {
-            "text/plain": f"{words}: {sentence}",
+        stored
+        | {
             "application/vnd.jupyter.widget-view+json": {
                 "version_major": 2,
                 "version_minor": 0,
                 "model_id": frame.model_id,
             },
-        }
-        | still,
+        },
         raw=True,
-        metadata={"image/png": {"alt": sentence}} if "image/png" in still else {},
+        metadata={"image/png": {"alt": alt}} if "image/png" in stored else {},
     )
 
 

@@ -85,7 +85,7 @@ def test_data_that_is_neither_set_nor_file_is_named(monkeypatch, capsys, tmp_pat
         "--output-dir", str(tmp_path / "run"),
     )  # fmt: skip
     assert status == 1
-    assert "data is 'nowhere.jsonl': neither a shipped set" in err
+    assert "nowhere.jsonl: no such file" in err
 
 
 def test_finetune_prints_the_report_and_writes_json(monkeypatch, capsys, tmp_path):

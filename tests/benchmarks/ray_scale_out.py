@@ -16,9 +16,10 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from onegpu import models
 from onegpu.qlora_finetune import FinetuneConfig
 from onegpu.ray_scale_out import Recipe, ScalingModel, count_rows, finetune_distributed, local_ray, windows
-from onegpu.ray_scale_out.training import source_of, tokenizer_of
+from onegpu.ray_scale_out.training import source_of
 
 
 def all_reduce(rank, port, elements, queue):
@@ -62,7 +63,10 @@ def main():
     rates, a_step, a_batch = {}, {}, {}
     with local_ray(2):
         config = FinetuneConfig(max_steps=steps, eval_rows=2, save_steps=1000)
-        found, recipe = windows(source_of(config), 32), Recipe(tokenizer_of(config.model), config.max_length)
+        found, recipe = (
+            windows(source_of(config), 32),
+            Recipe(models.load_tokenizer(config.model), config.max_length),
+        )
         started = time.perf_counter()
         counts = count_rows(found, recipe)
         first = time.perf_counter() - started

@@ -12,7 +12,16 @@ import time
 import pytest
 import torch
 from onegpu import models
-from onegpu.qlora_finetune import FinetuneConfig, Interrupted, finetune, lora, merge_adapter, prepare_data
+from onegpu.qlora_finetune import (
+    FinetuneConfig,
+    Interrupted,
+    answers,
+    finetune,
+    lora,
+    merge_adapter,
+    prepare_data,
+    rows,
+)
 from onegpu.qlora_finetune import run as run_module
 from onegpu.qlora_finetune.attention import use_packed_attention
 from onegpu.qlora_finetune.trainer import QLoraTrainer, collate_rows, supervised_loss
@@ -56,7 +65,7 @@ def test_totals_are_known_before_the_first_step_and_come_true(tiny_config, tiny_
 def test_totals_are_those_of_token_counting(tiny_config, tiny_nf4):
     config = tiny_config(max_steps=-1, num_train_epochs=1.5, per_device_train_batch_size=2, packing=False)
     prepared = prepare_data(config, tiny_nf4.tokenizer)
-    counts = run_module.token_counts(prepared.train)
+    counts = rows.token_counts(prepared.train)
     assert counts.tokens == prepared.train.tokens == sum(n * rows for n, rows in counts.lengths.items())
     assert counts.supervised_tokens + counts.masked_tokens == counts.tokens
     assert prepared.steps == prepared.totals.padded_steps == 18  # 24 rows, 2 at a time, one and a half epochs
@@ -116,9 +125,9 @@ def test_held_out_loss_is_weighted_by_tokens(tiny_config, chats_file, tiny_nf4):
     config = tiny_config(eval_data=str(chats_file), packing=False, max_steps=1, learning_rate=1e-9)
     result = finetune(config)
     use_packed_attention(tiny_nf4.model)
-    rows = prepare_data(config, tiny_nf4.tokenizer).held_out_rows
+    held_out = prepare_data(config, tiny_nf4.tokenizer).held_out_rows
     with torch.no_grad():
-        loss, n = supervised_loss(tiny_nf4.model, collate_rows([rows[i] for i in range(len(rows))]))
+        loss, n = supervised_loss(tiny_nf4.model, collate_rows([held_out[i] for i in range(len(held_out))]))
     assert result.before.loss == pytest.approx((loss / n).item(), rel=1e-4)
 
 
@@ -295,7 +304,7 @@ def test_rows_that_are_too_long_are_counted_in_the_report(tiny_config, tmp_path)
 def test_broken_json_line_is_named(tiny_config, tmp_path):
     path = tmp_path / "broken.jsonl"
     path.write_text(json.dumps(chat(0)) + "\n{oops\n")
-    with pytest.raises(ValueError, match=r"broken\.jsonl, line 2: not JSON"):
+    with pytest.raises(ValueError, match=r"broken\.jsonl, line 2: found"):
         finetune(tiny_config(data=str(path)))
 
 
@@ -333,13 +342,13 @@ def test_bad_settings_are_refused_at_once(changes, message):
 
 
 def test_seconds_of_training_leave_out_evaluation(tiny_config, chats_file, monkeypatch):
-    hour, late, generate, clock = 3600, [0], run_module.generate, time.perf_counter
+    hour, late, generate, clock = 3600, [0], answers.generate, time.perf_counter
 
     def slowly(*args, **settings):
         late[0] += hour
         return generate(*args, **settings)
 
-    monkeypatch.setattr(run_module, "generate", slowly)
+    monkeypatch.setattr(answers, "generate", slowly)
     monkeypatch.setattr(time, "perf_counter", lambda: clock() + late[0])
     result = finetune(tiny_config(max_steps=1, eval_data=str(chats_file)))
     assert late[0] == 2 * hour

@@ -28,13 +28,11 @@ def tokens(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Count the tokens of a data set and predict its training steps."""
-    from onegpu import data, token_counting
+    from onegpu import token_counting
+    from onegpu.qlora_finetune import task_of
 
-    prepare = None
-    if source in data.names() and "intent" in data.rows(source)[0]:
-        from onegpu.qlora_finetune import triage_example as prepare
     found = token_counting.report(
-        source, column=column, labels=labels, model=model, prepare=prepare, max_length=max_length,
+        source, column=column, labels=labels, model=model, prepare=task_of(source).to_row, max_length=max_length,
         per_device_train_batch_size=batch_size, gradient_accumulation_steps=accumulation, world_size=world_size,
         num_train_epochs=epochs,
     )  # fmt: skip

@@ -6,7 +6,7 @@
 
 from onegpu.models.catalogue import CATALOGUE, CatalogueEntry, config, find
 from onegpu.models.counting import ParameterCount, count_parameters
-from onegpu.models.loading import Loaded, Source, fetch, load, locate, quantization_config
+from onegpu.models.loading import Loaded, Source, fetch, load, load_tokenizer, locate, quantization_config
 from onegpu.models.tiny import TINY_VOCAB_SIZE, tiny_model, tiny_tokenizer
 from onegpu.models.wheel import ModelNotAvailable, cache_folder
 
@@ -24,6 +24,7 @@ __all__ = [
     "fetch",
     "find",
     "load",
+    "load_tokenizer",
     "locate",
     "quantization_config",
     "tiny_model",

@@ -139,6 +139,26 @@ def load(
     return Loaded(model.eval(), tokenizer, source, str(name_or_path), quantization)
 
 
+def load_tokenizer(name_or_path: str | Path = "smollm2-135m") -> PreTrainedTokenizerBase:
+    """Load a model's tokenizer, without its weights.
+
+    Raises
+    ------
+    ValueError, ModelNotAvailable
+        As `load`.
+    """
+    folder = fetch(name_or_path).folder
+    quiet()
+    from transformers import AutoTokenizer
+
+    options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+    gguf = None if (folder / "tokenizer.json").is_file() else next(folder.glob("*.gguf"), None)
+    if gguf is not None:
+        options["gguf_file"] = gguf.name
+    with no_progress_bars():
+        return AutoTokenizer.from_pretrained(folder, **options)
+
+
 def _dequantized_gguf() -> dict[str, Any]:
     """Ask newer transformers to unpack GGUF weights (it would fetch a kernel from the hub to keep them packed)."""
     import transformers

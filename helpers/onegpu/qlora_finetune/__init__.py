@@ -23,17 +23,23 @@ from onegpu.qlora_finetune.memory import (  # noqa: E402
     settings_that_fit,
 )
 from onegpu.qlora_finetune.report import FinetuneResult, curve  # noqa: E402
-from onegpu.qlora_finetune.run import Interrupted, TrainingData, finetune, prepare_data, read_rows  # noqa: E402
+from onegpu.qlora_finetune.rows import TrainingData, prepare_data  # noqa: E402
+from onegpu.qlora_finetune.run import Interrupted, finetune  # noqa: E402
+from onegpu.qlora_finetune.tasks import CHATS, TRIAGE, Task, task_of  # noqa: E402
+from onegpu.sft_datasets import read_rows  # noqa: E402
 
 __all__ = [
+    "CHATS",
     "CPU_SETTINGS",
     "SYSTEM_PROMPT",
     "T4_SETTINGS",
+    "TRIAGE",
     "FinetuneConfig",
     "FinetuneResult",
     "Interrupted",
     "OutOfMemory",
     "Scores",
+    "Task",
     "TrainingData",
     "attach_adapters",
     "curve",
@@ -49,5 +55,6 @@ __all__ = [
     "score_triage",
     "settings_that_fit",
     "stored_as",
+    "task_of",
     "triage_example",
 ]

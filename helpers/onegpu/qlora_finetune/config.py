@@ -11,6 +11,9 @@ from typing import Literal
 SYSTEM_PROMPT = "Triage as JSON: intent, urgency, reply."
 """What the model is told for the shipped task: short, since every example carries it."""
 
+CONFIG_FILE = "finetune_config.json"
+"""Where a run's configuration is saved, in its output folder."""
+
 # Settings that may differ between a run and its continuation: they don't touch the numbers.
 _FREE_TO_CHANGE = {
     "output_dir",
@@ -144,7 +147,7 @@ class FinetuneConfig:
 
     def save(self, folder: str | Path) -> Path:
         """Write ``finetune_config.json`` into a folder and return its path."""
-        path = Path(folder) / "finetune_config.json"
+        path = Path(folder) / CONFIG_FILE
         path.write_text(json.dumps(dataclasses.asdict(self), indent=2) + "\n", encoding="utf-8")
         return path
 

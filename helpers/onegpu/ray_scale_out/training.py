@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from onegpu import models
 from onegpu.ray_scale_out.bottleneck import StepTimes
 from onegpu.ray_scale_out.cluster import data_cpus, free_cpus, local_ray, require_ray, worker_resources
 from onegpu.ray_scale_out.layout import StreamCounts, schedule
@@ -176,7 +177,7 @@ def finetune_distributed(
     """
     require_ray()
     from onegpu.qlora_finetune import FinetuneConfig
-    from onegpu.qlora_finetune.run import prepare_output_dir, write_json
+    from onegpu.qlora_finetune.folders import check_output_dir, start_output_dir, write_json
 
     config = config or FinetuneConfig()
     if config.eval_steps is not None:
@@ -189,12 +190,12 @@ def finetune_distributed(
         say(str(cluster))
         free = free_cpus(cluster.cpus)
         resources = worker_resources(num_workers, use_gpu, cluster.cpus, cluster.gpus, free)
-        prepare_output_dir(config, resume, overwrite)
+        check_output_dir(config, resume, overwrite)
         if resume and (folder / "report.json").is_file():
             raise ValueError(f"{folder}: the run there is finished; there is nothing to resume")
-        if not resume:
-            shutil.rmtree(folder / "ray", ignore_errors=True)
         counts, dataset, steps = _plan(config, num_workers, bad_rows, window_rows, data_cpus(free))
+        if not resume:
+            start_output_dir(config)
         _same_layout(folder, resume, num_workers, window_rows, counts)
         say(str(counts))
         if resume:
@@ -211,7 +212,7 @@ def finetune_distributed(
 
 def _same_layout(folder: Path, resume: bool, workers: int, window_rows: int, counts: StreamCounts) -> None:
     """Note what decides which row comes when; refuse to go on with another: rows would be lost or trained twice."""
-    from onegpu.qlora_finetune.run import write_json
+    from onegpu.qlora_finetune.folders import write_json
 
     now = {
         "num_workers": workers,
@@ -247,7 +248,7 @@ def newest_step(folder: str | Path) -> int:
 
 def source_of(config: FinetuneConfig) -> str | list[dict[str, Any]]:
     """Return the training rows of a config, or the path of a JSONL file, which needn't be read whole."""
-    from onegpu.qlora_finetune.run import read_examples
+    from onegpu.qlora_finetune.rows import read_examples
 
     if config.data.endswith((".jsonl", ".ndjson")) and Path(config.data).is_file():
         return config.data
@@ -255,7 +256,9 @@ def source_of(config: FinetuneConfig) -> str | list[dict[str, Any]]:
 
 
 def _plan(config, num_workers, bad_rows, window_rows, num_cpus):
-    recipe = Recipe(tokenizer_of(config.model), config.max_length, config.packing, bad_rows, config.seed)
+    recipe = Recipe(
+        models.load_tokenizer(config.model), config.max_length, config.packing, bad_rows, config.seed
+    )
     found = windows(source_of(config), window_rows)
     counts = count_rows(found, recipe, num_cpus=num_cpus)
     placed, steps = schedule(
@@ -264,18 +267,6 @@ def _plan(config, num_workers, bad_rows, window_rows, num_cpus):
         seed=config.seed,
     )  # fmt: skip
     return counts, packed_dataset(placed, recipe, num_cpus=num_cpus), steps
-
-
-def tokenizer_of(model: str) -> Any:
-    """Load a model's tokenizer without its weights: the driver needs no more."""
-    from transformers import AutoTokenizer
-
-    from onegpu.models import fetch
-
-    folder = fetch(model).folder
-    gguf = next(folder.glob("*.gguf"), None) if not (folder / "tokenizer.json").is_file() else None
-    more = {"gguf_file": gguf.name} if gguf else {}
-    return AutoTokenizer.from_pretrained(folder, local_files_only=True, **more)
 
 
 def _fit(config, dataset, num_workers, use_gpu, resources, folder, settings, max_failures) -> dict[str, Any]:

@@ -36,7 +36,9 @@ from onegpu import models, runtime
 from onegpu.qlora_finetune.adapters import attach_adapters
 from onegpu.qlora_finetune.attention import use_packed_attention
 from onegpu.qlora_finetune.config import FinetuneConfig
-from onegpu.qlora_finetune.run import DTYPES, precision_name, prepare_held_out, read_examples, save_adapter
+from onegpu.qlora_finetune.folders import save_adapter
+from onegpu.qlora_finetune.rows import prepare_held_out, read_examples
+from onegpu.qlora_finetune.run import DTYPES, precision_name
 from onegpu.qlora_finetune.trainer import (
     Meter,
     PackedRows,

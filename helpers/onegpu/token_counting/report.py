@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from onegpu import models
 from onegpu.token_counting.columns import MissingColumn
 from onegpu.token_counting.counts import TokenCounts
 from onegpu.token_counting.files import open_path
@@ -123,7 +124,7 @@ def report(
                 raise
             opened = _rows_of(opened)
     if isinstance(opened, _Rows):
-        counts = _count_text(opened, tokenizer or _tokenizer(model), prepare, notes)
+        counts = _count_text(opened, tokenizer or models.load_tokenizer(model), prepare, notes)
     steps = {name: training_steps(part, **settings) for name, part in (counts.splits or {"": counts}).items()}
     return TokenReport(str(source), counts, steps, tuple(notes))
 
@@ -186,15 +187,6 @@ def _rows_of(opened: Any) -> _Rows:
     if isinstance(opened, Mapping):
         return _Rows({str(name): split for name, split in opened.items()})
     return _Rows({"": opened.rows() if hasattr(opened, "rows") else opened})
-
-
-def _tokenizer(model: str) -> Any:
-    from transformers import AutoTokenizer
-
-    from onegpu import models, runtime
-
-    runtime.quiet()
-    return AutoTokenizer.from_pretrained(models.fetch(model).folder, local_files_only=True)
 
 
 def _count_text(rows: _Rows, tokenizer: Any, prepare: Callable | None, notes: list[str]) -> TokenCounts:

@@ -72,8 +72,8 @@ def run_trl(variant: str, steps: int) -> dict:
 
 def run_ours(variant: str, steps: int) -> dict:
     from onegpu import models
+    from onegpu.packed_training.attention import use_packed_attention
     from onegpu.qlora_finetune import FinetuneConfig, attach_adapters, prepare_data
-    from onegpu.qlora_finetune.attention import use_packed_attention
     from onegpu.qlora_finetune.trainer import QLoraTrainer, training_arguments
 
     packing = variant == "ours, packing"

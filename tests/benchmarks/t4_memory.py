@@ -39,7 +39,7 @@ def variants(length: int) -> dict[str, dict]:
 def with_chunked_head(setup, config):
     """Build the model with a loss that makes logits in chunks, of a third of the positions, as TRL 1.16 does."""
     from onegpu.gpu_memory.meta_model import meta_model
-    from onegpu.qlora_finetune.trainer import HeadLoss
+    from onegpu.packed_training.loss import HeadLoss
     from transformers.modeling_outputs import CausalLMOutput
 
     model = meta_model(setup, config)

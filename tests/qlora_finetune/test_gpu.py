@@ -6,8 +6,8 @@ import pytest
 import torch
 from onegpu import models
 from onegpu.models import CATALOGUE
+from onegpu.packed_training.attention import use_packed_attention
 from onegpu.qlora_finetune import FinetuneConfig, OutOfMemory, finetune, predict_memory
-from onegpu.qlora_finetune.attention import use_packed_attention
 
 pytestmark = [
     pytest.mark.gpu,

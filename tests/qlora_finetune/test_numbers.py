@@ -5,11 +5,11 @@ import copy
 import pytest
 import torch
 from onegpu.models import tiny_model, tiny_tokenizer
-from onegpu.packing import IGNORE_INDEX
+from onegpu.packed_training import IGNORE_INDEX, collate_rows
+from onegpu.packed_training.attention import packed_sdpa, use_packed_attention
+from onegpu.packed_training.lora import fuse_lora
+from onegpu.packed_training.loss import HeadLoss, no_mask, supervised_loss
 from onegpu.qlora_finetune import FinetuneConfig, attach_adapters
-from onegpu.qlora_finetune.attention import no_mask, packed_sdpa, use_packed_attention
-from onegpu.qlora_finetune.lora import fuse_lora
-from onegpu.qlora_finetune.trainer import HeadLoss, collate_rows, supervised_loss
 from onegpu.sft_datasets import tokenize_rows
 from torch.nn import functional as F
 
@@ -136,7 +136,7 @@ def test_fused_adapter_equals_pefts_own_forward_and_backward(tiny_nf4):
 
 
 def test_dropout_keeps_pefts_own_forward(tiny_nf4, monkeypatch):
-    from onegpu.qlora_finetune import lora
+    from onegpu.packed_training import lora
 
     model = with_adapters(tiny_nf4.model, lora_dropout=0.5)
     monkeypatch.setattr(lora.LoraLinear, "apply", lambda *a: pytest.fail("dropout needs peft's forward"))

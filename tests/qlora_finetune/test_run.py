@@ -12,19 +12,20 @@ import time
 import pytest
 import torch
 from onegpu import models
+from onegpu.packed_training import collate_rows, lora
+from onegpu.packed_training.attention import use_packed_attention
+from onegpu.packed_training.loss import supervised_loss
 from onegpu.qlora_finetune import (
     FinetuneConfig,
     Interrupted,
     answers,
     finetune,
-    lora,
     merge_adapter,
     prepare_data,
     rows,
 )
 from onegpu.qlora_finetune import run as run_module
-from onegpu.qlora_finetune.attention import use_packed_attention
-from onegpu.qlora_finetune.trainer import QLoraTrainer, collate_rows, supervised_loss
+from onegpu.qlora_finetune.trainer import QLoraTrainer
 from safetensors.torch import load_file
 
 from .conftest import chat

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 import torch
 from onegpu import models, runtime
+from onegpu.packed_training.attention import use_packed_attention
 from onegpu.qlora_finetune import FinetuneConfig
 from onegpu.qlora_finetune.adapters import attach_adapters
-from onegpu.qlora_finetune.attention import use_packed_attention
 from onegpu.qlora_finetune.trainer import PackedRows, QLoraTrainer, training_arguments
 from onegpu.ray_scale_out import NotEnoughResources, RayMissing, finetune_distributed, local_ray
 from onegpu.ray_scale_out.layout import schedule

@@ -8,7 +8,7 @@ import datasets
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onegpu.packing import pack_lengths
+from onegpu.packed_training import pack_lengths
 from onegpu.ray_scale_out import pipeline
 from onegpu.ray_scale_out.cluster import NotEnoughResources, data_cpus, spill_room, worker_resources
 from onegpu.ray_scale_out.layout import StreamCounts, schedule, shard

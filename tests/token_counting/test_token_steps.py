@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onegpu.packing import pack_lengths
-from onegpu.token_counting import TokenCounts, count_packed_rows, training_steps
+from onegpu.packed_training import pack_lengths
+from onegpu.token_counting import TokenCounts, training_steps
 from onegpu.token_counting.recipes import steps_by_estimate
 
 
@@ -28,18 +28,8 @@ def test_packed_rows_are_those_of_the_packer(case):
     lengths, limit = case
     packing = pack_lengths(np.array(lengths, np.int64), limit)
     steps = training_steps(counts_of(lengths), max_length=limit)
-    assert count_packed_rows(counts_of(lengths).lengths, limit) == packing.n_rows
     assert steps.packed_steps == steps.packed_rows == packing.n_rows
     assert steps.packing_efficiency == packing.efficiency
-
-
-def test_packed_rows_of_many_lengths_are_those_of_the_packer():
-    lengths = np.minimum(np.random.default_rng(0).lognormal(5, 1, 30_000).astype(int) + 1, 2048)
-    distinct, rows = np.unique(lengths, return_counts=True)
-    assert (
-        count_packed_rows(dict(zip(distinct.tolist(), rows.tolist(), strict=True)), 2048)
-        == pack_lengths(lengths, 2048).n_rows
-    )
 
 
 @settings(deadline=None)  # the first run imports torch

@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from onegpu.exercises.exercise import Case, Exercise, Mistake
-from onegpu.packing import collate_packed
+from onegpu.packed_training import collate_rows
 
 LEAST_ROWS = 8
 MOST_CHARACTERS = 600
@@ -41,8 +41,8 @@ def merge_lora(weight: torch.Tensor, a: torch.Tensor, b: torch.Tensor, alpha: fl
 
 def pack_row(examples: list[dict[str, list[int]]]) -> dict[str, list[int]]:
     """Lay examples end to end: input_ids, position_ids that restart, labels whose first of each example is -100."""
-    batch = collate_packed(examples)
-    return {name: getattr(batch, name)[0].tolist() for name in ("input_ids", "position_ids", "labels")}
+    batch = collate_rows([examples])
+    return {name: batch[name][0].tolist() for name in ("input_ids", "position_ids", "labels")}
 
 
 def accumulated_loss(micro_batches: list[tuple[float, int]]) -> float:

@@ -23,8 +23,7 @@ from onegpu.gpu_memory.keeps import KEEPS, Keeps
 from onegpu.gpu_memory.layer_forms import Form, Numbers, layer_backward_bytes, lora_targets, saved_by_layer
 from onegpu.gpu_memory.optimizers import PAGED_FROM
 from onegpu.gpu_memory.training_setup import DTYPE_BYTES, TrainingSetup, make_setup
-
-HEAD_CHUNK = 128  # positions whose logits our own trainer makes at a time
+from onegpu.packed_training.loss import head_chunk
 
 
 def closed_form(
@@ -346,12 +345,13 @@ class _ClosedForm:
             N = setup.supervised_tokens
             self.logits = []
             hidden = ledger.take("activations", n.s * N * n.arch.hidden)
-            chunk = min(N, HEAD_CHUNK) * V
+            positions = min(N, head_chunk(V))
+            chunk = positions * V
             gradient = 4 * N * n.arch.hidden
             self.loss = [ledger.take("activations", gradient, form=Form(
                 f"4 N h = 4 x {N:,} x {n.arch.hidden:,}", "gradient of the supervised hidden states, made with the loss"))]  # fmt: skip
             ledger.use("logits_and_loss", n.w * chunk, 4 * chunk, 4 * chunk, form=Form(
-                f"(w + 4 + 4) {HEAD_CHUNK} V, V = {V:,}", "logits of a chunk of supervised tokens, given back at once"))  # fmt: skip
+                f"(w + 4 + 4) {positions} V, V = {V:,}", "logits of a chunk of supervised tokens, given back at once"))  # fmt: skip
             ledger.give(hidden)
             return
         self.logits = [ledger.take("logits_and_loss", n.l * n.T * V, form=Form(

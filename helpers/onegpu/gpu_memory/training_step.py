@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from onegpu.gpu_memory.training_setup import TrainingSetup
+from onegpu.packed_training.loss import supervised_loss
 
 Phase = Callable[[str], None]
 
@@ -111,7 +112,7 @@ def _clip_gradients(gradients: list[torch.Tensor], max_norm: float = 1.0) -> Non
 def _forward(model: nn.Module, setup: TrainingSetup, autocast: Any, batch: dict[str, Any]) -> Any:
     with autocast():
         if setup.loop == "onegpu":
-            return _own_trainer().supervised_loss(model, batch)
+            return supervised_loss(model, batch)
         outputs = model(**batch)
     if setup.loop == "trainer" and setup.mixed_precision:
         from accelerate.utils.operations import convert_to_fp32
@@ -129,12 +130,12 @@ def _compute_loss(forward: Any, batch: dict[str, Any], setup: TrainingSetup) -> 
 
 def prepare_own_trainer(model: nn.Module, setup: TrainingSetup) -> nn.Module:
     """Do to a loaded model what our own trainer does: packed attention, adapters, checkpointing, fused LoRA."""
-    import types
-
+    # They load transformers' modeling and peft, which the formulas do without.
     from onegpu.gpu_memory.meta_model import quiet_warnings
+    from onegpu.packed_training.adapters import add_lora
+    from onegpu.packed_training.attention import use_packed_attention
 
-    own = _own_trainer()
-    own.use_packed_attention(model)
+    use_packed_attention(model)
     if not setup.adapters:
         if setup.gradient_checkpointing:
             _enable_checkpointing(model)
@@ -144,25 +145,11 @@ def prepare_own_trainer(model: nn.Module, setup: TrainingSetup) -> nn.Module:
         from peft.utils.constants import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING as defaults
 
         targets = defaults[model.config.model_type]
-    config = types.SimpleNamespace(
-        lora_r=setup.lora_r, lora_alpha=setup.lora_alpha, lora_dropout=setup.lora_dropout,
-        target_modules=targets, gradient_checkpointing=setup.gradient_checkpointing,
-    )  # fmt: skip
     with quiet_warnings():
-        return own.attach_adapters(model, config, fp16=setup.mixed_precision == "fp16")
-
-
-def _own_trainer() -> Any:
-    # The trainer is a later topic; the simulator runs its very code, so it is looked up only when asked for.
-    import importlib
-    import types
-
-    package = "onegpu.qlora_finetune"
-    return types.SimpleNamespace(
-        supervised_loss=importlib.import_module(f"{package}.trainer").supervised_loss,
-        attach_adapters=importlib.import_module(f"{package}.adapters").attach_adapters,
-        use_packed_attention=importlib.import_module(f"{package}.attention").use_packed_attention,
-    )
+        return add_lora(
+            model, r=setup.lora_r, alpha=setup.lora_alpha, dropout=setup.lora_dropout, target_modules=targets,
+            gradient_checkpointing=setup.gradient_checkpointing, fp16=setup.mixed_precision == "fp16",
+        )  # fmt: skip
 
 
 def enable_checkpointing(model: nn.Module, *, watch: Callable[[Callable], Callable] | None = None) -> None:

@@ -1,9 +1,8 @@
 """QLoRA on one small GPU, or on a CPU: the main job of this course.
 
 ``finetune(FinetuneConfig())`` loads a real model in NF4, trains LoRA adapters on the shipped task, evaluates before and
-after, and saves the adapter. Underneath are transformers' Trainer, peft and bitsandbytes; what is ours is where the
-time and the memory go: rows without padding (``onegpu.packing``), attention without a mask (``attention``), a head that
-runs on supervised tokens only (``trainer``), and one pass per adapted layer (``lora``).
+after, and saves the adapter. Underneath are transformers' Trainer, peft and bitsandbytes; what is ours is where the time and
+the memory go, and stands in ``onegpu.packed_training``.
 
 Sources: QLoRA, arXiv 2305.14314; LoRA, arXiv 2106.09685.
 """

@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 import shutil
-import warnings
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from onegpu.models import load
-from onegpu.qlora_finetune.lora import fuse_lora
+from onegpu.packed_training.adapters import add_lora
+from onegpu.qlora_finetune.config import FinetuneConfig
 
 
-def attach_adapters(model: torch.nn.Module, config: Any, fp16: bool = False) -> torch.nn.Module:
-    """Freeze a model and put LoRA adapters on it.
-
-    The adapters are float32 in every precision (with fp16 ones the gradient scaler refuses to work,
-    transformers#23165), and so are the norms. Unlike ``peft.prepare_model_for_kbit_training``, embeddings and head
-    stay in 16 bits where they are: for Llama-3-8B that saves 3.9 GiB less a half. Under fp16 the residual stream is
-    kept in float32 instead, which is where large activations overflow.
+def attach_adapters(model: torch.nn.Module, config: FinetuneConfig, fp16: bool = False) -> torch.nn.Module:
+    """Freeze a model and put the LoRA adapters of a configuration on it: ``onegpu.packed_training.adapters.add_lora``.
 
     Parameters
     ----------
     model
         A causal LM, quantized or not.
-    config : FinetuneConfig
+    config
         Its ``lora_*``, ``target_modules`` and ``gradient_checkpointing`` are used.
     fp16
         Whether fp16 autocast will be used.
@@ -35,45 +29,10 @@ def attach_adapters(model: torch.nn.Module, config: Any, fp16: bool = False) -> 
     ValueError
         If ``target_modules`` names no layer of this model; the message lists the names there are.
     """
-    from peft import LoraConfig, get_peft_model
-
-    targets = config.target_modules if isinstance(config.target_modules, str) else list(config.target_modules)
-    lora = LoraConfig(
-        r=config.lora_r, lora_alpha=config.lora_alpha, lora_dropout=config.lora_dropout,
-        target_modules=targets, task_type="CAUSAL_LM",
+    return add_lora(
+        model, r=config.lora_r, alpha=config.lora_alpha, dropout=config.lora_dropout,
+        target_modules=config.target_modules, gradient_checkpointing=config.gradient_checkpointing, fp16=fp16,
     )  # fmt: skip
-    linear = sorted(
-        {
-            name.rsplit(".", 1)[-1]
-            for name, module in model.named_modules()
-            if isinstance(module, torch.nn.Linear) and module is not model.get_output_embeddings()
-        }
-    )
-    if not isinstance(targets, str):
-        unknown = [name for name in targets if name.rsplit(".", 1)[-1] not in linear]
-        if unknown:
-            raise ValueError(
-                f"target_modules names {unknown}, which {type(model).__name__} does not have. Its linear layers are "
-                f"{linear}; 'all-linear' takes them all"
-            )
-    for module in model.modules():
-        if "norm" in type(module).__name__.lower():
-            module.float()
-    with warnings.catch_warnings():  # peft 0.21 asks for a property that transformers 5.24 has renamed
-        warnings.filterwarnings(
-            "ignore", message="`is_gradient_checkpointing` is deprecated", category=FutureWarning
-        )
-        model = get_peft_model(model, lora)
-    if fp16:
-        embeddings = model.get_input_embeddings()
-        embeddings.register_forward_hook(lambda module, inputs, output: output.float())
-    checkpointing = config.gradient_checkpointing
-    if checkpointing is None:
-        checkpointing = next(model.parameters()).device.type == "cuda"
-    if checkpointing:
-        model.gradient_checkpointing_enable({"use_reentrant": False})
-    fuse_lora(model)
-    return model
 
 
 def stored_as(model: torch.nn.Module) -> dict[str, tuple[int, int, int]]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from onegpu import data
-from onegpu.packing import pack_lengths
+from onegpu.packed_training import pack_lengths
 from onegpu.qlora_finetune.config import FinetuneConfig
 from onegpu.qlora_finetune.tasks import Task, task_of
 from onegpu.qlora_finetune.trainer import PackedRows

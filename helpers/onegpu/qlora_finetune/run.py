@@ -11,9 +11,9 @@ import torch
 from transformers import PrinterCallback
 
 from onegpu import models, runtime
+from onegpu.packed_training.attention import use_packed_attention
 from onegpu.qlora_finetune.adapters import attach_adapters
 from onegpu.qlora_finetune.answers import evaluate, samples
-from onegpu.qlora_finetune.attention import use_packed_attention
 from onegpu.qlora_finetune.config import FinetuneConfig
 from onegpu.qlora_finetune.evaluation import Scores
 from onegpu.qlora_finetune.folders import (

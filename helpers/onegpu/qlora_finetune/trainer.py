@@ -1,11 +1,6 @@
 """The trainer: transformers' own, fed packed rows, with logits only where a token is supervised.
 
-Three savings, none of which changes the loss of a supervised token:
-
-- no padding and no mask (``onegpu.packing``, ``.attention``);
-- the head runs on supervised positions alone (``logits_to_keep``): with a vocabulary of 49,152 and two thirds of the
-  tokens masked, most of the head's work and nearly all of the logits' memory is never spent;
-- each adapted layer adds its low-rank part in place (``.lora``).
+What makes it fast and small is ``onegpu.packed_training``; none of it changes the loss of a supervised token.
 
 The loss is a sum over supervised tokens divided by their number in the whole accumulated batch, so that accumulation
 equals one big batch (transformers#24725, #34191: a mean of means does not).
@@ -18,16 +13,13 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
-from torch.nn import functional as F
 from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_callback import ExportableState
 
-from onegpu import runtime
-from onegpu.packing import IGNORE_INDEX, collate_packed
-from onegpu.qlora_finetune.attention import no_mask
+from onegpu.packed_training.loss import supervised_loss
+from onegpu.packed_training.packing import collate_rows
 
 
 class PackedRows(torch.utils.data.Dataset):
@@ -41,107 +33,6 @@ class PackedRows(torch.utils.data.Dataset):
 
     def __getitem__(self, i: int) -> list[dict[str, list[int]]]:
         return [self.examples[k] for k in self.rows[i]]
-
-
-def collate_rows(rows: Sequence[list[dict[str, list[int]]]]) -> dict[str, Any]:
-    """Lay the examples of several packed rows end to end: model inputs of shape (1, tokens)."""
-    batch = collate_packed([example for row in rows for example in row])
-    return {
-        "input_ids": batch.input_ids,
-        "position_ids": batch.position_ids,
-        "labels": batch.labels,
-        "seq_lens": batch.seq_lens,
-    }
-
-
-class HeadLoss(torch.autograd.Function):
-    """Summed cross-entropy of a frozen head, a chunk of positions at a time, so that no full logits ever exist.
-
-    The gradient by the hidden states is made in the forward pass, while a chunk's logits are at hand: nothing the size
-    of the vocabulary is kept for the backward pass.
-    """
-
-    CHUNK = 128  # positions; 128 x 49,152 float32 logits are 24 MiB
-    LOGITS = 2**23  # of a chunk at most: a vocabulary of 151,936 gets 55 positions at a time
-
-    @staticmethod
-    @torch.autocast("cuda", enabled=False)
-    @torch.autocast("cpu", enabled=False)
-    def forward(ctx, hidden, weight, targets):
-        total = torch.zeros((), dtype=torch.float32, device=hidden.device)
-        grad = torch.empty_like(hidden, dtype=torch.float32) if ctx.needs_input_grad[0] else None
-        chunk = min(HeadLoss.CHUNK, max(16, HeadLoss.LOGITS // weight.shape[0]))
-        for start in range(0, len(targets), chunk):
-            part = slice(start, start + chunk)
-            gold = targets[part, None]
-            with runtime.onednn_matmul():
-                logits = (hidden[part].to(weight.dtype) @ weight.t()).float()
-            total += (logits.logsumexp(-1) - logits.gather(1, gold)[:, 0]).sum()
-            if grad is not None:
-                d_logits = torch.softmax(logits, -1)
-                d_logits.scatter_add_(1, gold, torch.full_like(gold, -1, dtype=d_logits.dtype))
-                with runtime.onednn_matmul():
-                    grad[part] = (d_logits.to(weight.dtype) @ weight).float()
-        if grad is not None:
-            ctx.save_for_backward(grad)
-            ctx.dtype = hidden.dtype
-        return total
-
-    @staticmethod
-    def backward(ctx, grad_total):
-        (grad,) = ctx.saved_tensors
-        return (grad * grad_total).to(ctx.dtype), None, None
-
-
-def _plain_head(model: torch.nn.Module) -> torch.Tensor | None:
-    """Return the head's weight if logits are just ``hidden @ weight.T`` and it is frozen, else None."""
-    head = model.get_output_embeddings()
-    config = model.config.get_text_config()
-    reshaped = ("final_logit_softcapping", "logits_scaling", "logit_scale", "lm_head_multiplier")
-    if (
-        type(head) is not torch.nn.Linear
-        or head.bias is not None
-        or head.weight.requires_grad
-        or any(getattr(config, name, None) not in (None, 1, 1.0) for name in reshaped)
-    ):
-        return None
-    return head.weight
-
-
-def supervised_loss(model: torch.nn.Module, inputs: dict[str, Any]) -> tuple[torch.Tensor, int]:
-    """Summed cross-entropy over the supervised tokens of a packed batch, and their number.
-
-    Parameters
-    ----------
-    model
-        A causal LM of transformers, or a peft model around one, that uses ``packed_sdpa``.
-    inputs
-        ``input_ids``, ``position_ids``, ``labels`` of shape (1, tokens) and ``seq_lens``, as ``collate_rows`` makes
-        them.
-
-    Returns
-    -------
-    tuple
-        float32 scalar (differentiable), and the count. With no supervised token the loss is 0, not nan (trl#6668).
-    """
-    causal_lm = model.get_base_model() if hasattr(model, "get_base_model") else model
-    targets = inputs["labels"][0, 1:]
-    keep = (targets != IGNORE_INDEX).nonzero()[:, 0]
-    packed = {
-        "input_ids": inputs["input_ids"],
-        "position_ids": inputs["position_ids"],
-        "attention_mask": no_mask(inputs["input_ids"].device),
-        "seq_lens": inputs["seq_lens"],
-        "use_cache": False,
-    }
-    weight = _plain_head(causal_lm)
-    if weight is not None:
-        hidden = causal_lm.base_model(**packed).last_hidden_state[:, keep]
-        loss = HeadLoss.apply(hidden.flatten(0, 1), weight, targets[keep])
-    else:
-        logits = causal_lm(**packed, logits_to_keep=keep).logits.flatten(0, 1)
-        loss = F.cross_entropy(logits.float(), targets[keep], reduction="sum")
-    return loss, keep.numel()
 
 
 class Meter(TrainerCallback, ExportableState):

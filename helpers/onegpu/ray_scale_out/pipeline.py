@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from onegpu.packing import IGNORE_INDEX, pack_lengths
+from onegpu.packed_training.packing import IGNORE_INDEX, pack_lengths
 from onegpu.ray_scale_out.layout import StreamCounts
 from onegpu.ray_scale_out.window import Window, read_window, rows_or_errors
 
@@ -321,7 +321,7 @@ def count_rows(
 
 
 def to_examples(row: Mapping[str, Any]) -> list[dict[str, list[int]]]:
-    """Take a packed row apart into its examples, as ``onegpu.packing.collate_packed`` wants them."""
+    """Take a packed row apart into its examples, as ``onegpu.packed_training.collate_rows`` wants them."""
     examples, at = [], 0
     for n in row["seq_lens"]:
         part = slice(at, at + n)

@@ -33,8 +33,10 @@ from ray.data.collate_fn import ArrowBatchCollateFn
 from transformers import PrinterCallback, TrainerCallback
 
 from onegpu import models, runtime
+from onegpu.packed_training.attention import use_packed_attention
+from onegpu.packed_training.loss import supervised_loss
+from onegpu.packed_training.packing import collate_rows
 from onegpu.qlora_finetune.adapters import attach_adapters
-from onegpu.qlora_finetune.attention import use_packed_attention
 from onegpu.qlora_finetune.config import FinetuneConfig
 from onegpu.qlora_finetune.folders import save_adapter
 from onegpu.qlora_finetune.rows import prepare_held_out, read_examples
@@ -44,8 +46,6 @@ from onegpu.qlora_finetune.trainer import (
     PackedRows,
     QLoraTrainer,
     StopOnNan,
-    collate_rows,
-    supervised_loss,
     training_arguments,
 )
 from onegpu.ray_scale_out.bottleneck import BottleneckMeter

@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
-from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from onegpu.packed_training import count_packed_rows
 from onegpu.sft_datasets.formats import Example, to_example
 
 _POLITE = re.compile(r"^(?:please|kindly|can you|could you|would you|i want you to|i need you to)\s+", re.I)
@@ -302,15 +302,7 @@ def packing_figures(lengths: Sequence[int], max_length: int, batch_size: int = 8
         raise ValueError(f"max_length={max_length}, batch_size={batch_size}: expected at least 1 for both.")
     fitting = [length for length in lengths if length <= max_length]
     batches = [fitting[i : i + batch_size] for i in range(0, len(fitting), batch_size)]
-    free: list[int] = []  # free positions of each open row, sorted
-    rows = 0
-    for length in sorted(fitting, reverse=True):
-        at = bisect_left(free, length)
-        if at == len(free):
-            rows += 1
-            insort(free, max_length - length)
-        else:
-            insort(free, free.pop(at) - length)
+    rows = count_packed_rows(Counter(length for length in fitting if length), max_length)
     return PackingFigures(
         sum(fitting),
         len(fitting) * max_length,

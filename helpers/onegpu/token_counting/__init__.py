@@ -13,14 +13,13 @@ from onegpu.token_counting.columns import MissingColumn
 from onegpu.token_counting.counts import TokenCounts
 from onegpu.token_counting.report import TokenReport, report
 from onegpu.token_counting.sources import count_tokens
-from onegpu.token_counting.steps import TrainingSteps, count_packed_rows, training_steps
+from onegpu.token_counting.steps import TrainingSteps, training_steps
 
 __all__ = [
     "MissingColumn",
     "TokenCounts",
     "TokenReport",
     "TrainingSteps",
-    "count_packed_rows",
     "count_tokens",
     "report",
     "training_steps",

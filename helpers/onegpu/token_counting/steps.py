@@ -1,13 +1,11 @@
 """From lengths to optimizer steps, and to the share of the compute that goes into padding.
 
 Everything is computed from the number of rows of each length, so ten million rows take milliseconds. The packing is
-the real one (best-fit decreasing, ``onegpu.packing``) run on these numbers, not an efficiency that somebody guessed;
-the steps are what ``transformers.Trainer`` counts.
+the real one (``onegpu.packed_training``) run on these numbers, not an efficiency that somebody guessed; the steps are what ``transformers.Trainer`` counts.
 """
 
 from __future__ import annotations
 
-import bisect
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from onegpu.packed_training import count_packed_rows
 from onegpu.token_counting.counts import TokenCounts
 
 _SIMULATED_ROWS = 1 << 17
@@ -213,47 +212,6 @@ def training_steps(
         num_train_epochs=num_train_epochs,
         dataloader_drop_last=dataloader_drop_last,
     )
-
-
-def count_packed_rows(rows_by_length: Mapping[int, int], max_length: int) -> int:
-    """Count the rows that best-fit decreasing needs: ``pack_lengths(lengths, max_length).n_rows``, without the lengths.
-
-    Rows of equal length are interchangeable, and so are packed rows with equal room, so numbers of rows are enough:
-    memory and time grow with the distinct lengths.
-
-    Examples
-    --------
-    >>> count_packed_rows({1: 1, 2: 1, 3: 1, 4: 1}, max_length=5)
-    2
-    """
-    open_rows: dict[int, int] = {}  # free tokens -> packed rows with that much room
-    rooms: list[int] = []  # its keys, sorted
-    total = 0
-
-    def put(room: int, n: int) -> None:
-        if n and room:
-            if room not in open_rows:
-                bisect.insort(rooms, room)
-            open_rows[room] = open_rows.get(room, 0) + n
-
-    for length in sorted(rows_by_length, reverse=True):
-        todo = rows_by_length[length]
-        while todo:
-            at = bisect.bisect_left(rooms, length)
-            if at < len(rooms):
-                room = rooms.pop(at)
-                available = open_rows.pop(room)
-            else:
-                room, available = max_length, math.ceil(todo / (max_length // length))
-                total += available
-            # The fullest row that fits stays the fullest after taking one, so each takes all that it can.
-            each = room // length
-            full, rest = divmod(min(todo, each * available), each)
-            put(room - each * length, full)
-            put(room - rest * length, 1 if rest else 0)
-            put(room, available - full - (rest > 0))
-            todo -= full * each + rest
-    return total
 
 
 def _room_of_random_batches(lengths: np.ndarray, rows: np.ndarray, batch_size: int) -> float:

@@ -1,4 +1,4 @@
-"""LoRA on a 4-bit base: attach adapters with peft, then run each adapted layer in as few passes as it needs.
+"""LoRA on a 4-bit base: each adapted layer runs in as few passes as it needs.
 
 peft computes ``base(x).clone() + lora_B(lora_A(dropout(x))) * scaling``: three full-size intermediates that are
 written, read and kept. ``LoraLinear`` below is the same sum as one autograd function that adds the low-rank part into
@@ -61,7 +61,7 @@ def _fused_forward(self, x, *args, **kwargs):
     if not plain:
         return type(self).forward(self, x, *args, **kwargs)
     base = self.get_base_layer()
-    kind = "cuda" if x.is_meta else x.device.type  # a meta tensor stands for a card (onegpu.gpu_memory)
+    kind = "cuda" if x.is_meta else x.device.type  # a meta tensor stands for one on a card
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
     bias = None if base.bias is None else base.bias.to(dtype)
     return LoraLinear.apply(

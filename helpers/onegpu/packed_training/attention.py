@@ -23,15 +23,6 @@ from transformers.masking_utils import sdpa_mask
 NAME = "packed_sdpa"
 
 
-def no_mask(device: torch.device | str = "cpu") -> torch.Tensor:
-    """Return an empty 4-D mask: transformers hands a ready 4-D mask through as it is, so that it builds none.
-
-    ``packed_sdpa`` refuses it unless the lengths of the examples came too: a model that drops unknown arguments on
-    the way to its attention is found out instead of letting examples see each other.
-    """
-    return torch.empty(1, 1, 0, 0, device=device)
-
-
 def packed_sdpa(
     module: torch.nn.Module,
     query: torch.Tensor,

@@ -5,9 +5,8 @@ has room) leaves one to three percent of the room empty on real length distribut
 are interchangeable, the packer works on whole groups of equal length: its cost grows with the number of distinct
 lengths, not with the number of rows (10 million lengths take seconds).
 
-A packed row keeps its examples apart by ``PackedBatch.seq_lens``: positions restart at each example, attention is
-run example by example (see ``onegpu.qlora_finetune.attention``), and the first label of each example is masked, so
-no loss crosses a join.
+A packed row keeps its examples apart by ``seq_lens``: positions restart at each example, attention is run example by
+example (see ``attention``), and the first label of each example is masked, so no loss crosses a join.
 
 Sources: best-fit decreasing, Johnson 1973; the failures that the tests hold off are trl#784 and trl#805 (examples
 see each other), trl#4554 (fragments without their prompt), axolotl#2332 (rows longer than the limit).
@@ -15,15 +14,14 @@ see each other), trl#4554 (fragments without their prompt), axolotl#2332 (rows l
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import bisect
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import Any, NamedTuple
 
 import numpy as np
-
-if TYPE_CHECKING:
-    import torch
 
 IGNORE_INDEX = -100
 """The label that the loss skips (``torch.nn.functional.cross_entropy``'s default)."""
@@ -130,71 +128,105 @@ def pack_lengths(lengths: Sequence[int] | np.ndarray, max_length: int) -> Packin
             )
 
     by_length = np.argsort(-lengths, kind="stable")
-    sorted_lengths = lengths[by_length]
-    starts = np.flatnonzero(np.r_[True, sorted_lengths[1:] != sorted_lengths[:-1]])
-    groups = np.split(by_length, starts[1:])
-
     row_of = np.empty(lengths.size, np.int64)
     open_rows: dict[int, list[np.ndarray]] = {}  # free tokens -> ids of the rows with that much room
-    has_room = np.zeros(max_length + 1, bool)
-    n_rows = 0
-    for length, examples in zip(sorted_lengths[starts].tolist(), groups, strict=True):
-        todo = examples
-        while todo.size:
-            fit = has_room[length:].argmax() + length
-            if has_room[fit]:
-                free, rows = int(fit), np.concatenate(open_rows.pop(int(fit)))
-                has_room[free] = False
-            else:
-                free, wanted = max_length, -(-todo.size // (max_length // length))
-                rows = np.arange(n_rows, n_rows + wanted)
-                n_rows += wanted
-            # The fullest row that fits stays the fullest after taking one, so each takes all that it can.
-            each = free // length
-            full, rest = divmod(min(todo.size, each * rows.size), each)
-            taken = full * each + rest
-            row_of[todo[:taken]] = np.r_[np.repeat(rows[:full], each), np.repeat(rows[full : full + 1], rest)]
-            todo = todo[taken:]
-            for room, ids in (
-                (free - each * length, rows[:full]),
-                (free - rest * length, rows[full : full + 1] if rest else rows[:0]),
-                (free, rows[full + (rest > 0) :]),
-            ):
-                if ids.size and room > 0:
-                    open_rows.setdefault(room, []).append(ids)
-                    has_room[room] = True
+    start = n_rows = 0
+    distinct, examples = np.unique(lengths, return_counts=True)
+    for step in _best_fit_decreasing(
+        dict(zip(distinct.tolist(), examples.tolist(), strict=True)), max_length
+    ):
+        if step.room == max_length:
+            rows = np.arange(n_rows, n_rows + step.rows)
+            n_rows += step.rows
+        else:
+            rows = np.concatenate(open_rows.pop(step.room))
+        row_of[by_length[start : start + step.taken]] = np.repeat(rows, step.each)[: step.taken]
+        start += step.taken
+        ends = np.cumsum([n for _, n in step.left])
+        for (room, _), ids in zip(step.left, np.split(rows, ends[:-1]), strict=True):
+            if ids.size and room:
+                open_rows.setdefault(room, []).append(ids)
     return Packing(row_of, lengths, max_length)
 
 
-@dataclass(frozen=True)
-class PackedBatch:
-    """Several examples end to end in one row, with what keeps them apart.
-
-    Attributes
-    ----------
-    input_ids : torch.Tensor
-        int64, shape (1, tokens): the examples one after the other.
-    labels : torch.Tensor
-        int64, shape (1, tokens): -100 where nothing is learned, always so at the first token of an example.
-    position_ids : torch.Tensor
-        int64, shape (1, tokens): restart at 0 with each example.
-    seq_lens : tuple of int
-        Tokens of each example; they add up to ``tokens``.
-    """
-
-    input_ids: torch.Tensor
-    labels: torch.Tensor
-    position_ids: torch.Tensor
-    seq_lens: tuple[int, ...]
-
-
-def collate_packed(examples: Sequence[dict[str, Sequence[int]]]) -> PackedBatch:
-    """Lay examples end to end. No padding at all.
+def count_packed_rows(examples_by_length: Mapping[int, int], max_length: int) -> int:
+    """Count the rows that packing needs: ``pack_lengths(lengths, max_length).n_rows``, without the lengths.
 
     Parameters
     ----------
-    examples
-        Mappings with ``input_ids`` and ``labels`` of equal length (lists of int).
+    examples_by_length
+        For each length (1 to ``max_length``) the number of examples.
+    max_length
+        Tokens that a row can hold.
+
+    Examples
+    --------
+    >>> count_packed_rows({1: 1, 2: 1, 3: 1, 4: 1}, max_length=5)
+    2
+    """
+    steps = _best_fit_decreasing(examples_by_length, max_length)
+    return sum(step.rows for step in steps if step.room == max_length)
+
+
+class _Step(NamedTuple):
+    """Examples of one length go into rows of equal room: ``each`` into a row, until all ``taken`` are in."""
+
+    room: int  # free tokens of these rows before; max_length: they are new
+    rows: int  # how many rows there are with that room
+    each: int
+    taken: int
+    left: tuple[tuple[int, int], ...]  # free tokens after, and how many of the rows in turn have so many
+
+
+def _best_fit_decreasing(examples_by_length: Mapping[int, int], max_length: int) -> Iterator[_Step]:
+    """Longest first, each into the fullest row that still has room, on numbers of examples and rows alone.
+
+    Examples of equal length are interchangeable, and so are rows of equal room: memory and time grow with the
+    distinct lengths.
+    """
+    open_rows: dict[int, int] = {}  # free tokens -> rows with that much room
+    rooms: list[int] = []  # its keys, sorted
+    for length in sorted(examples_by_length, reverse=True):
+        todo = examples_by_length[length]
+        while todo:
+            at = bisect.bisect_left(rooms, length)
+            if at < len(rooms):
+                room = rooms.pop(at)
+                rows = open_rows.pop(room)
+            else:
+                room, rows = max_length, math.ceil(todo / (max_length // length))
+            # The fullest row that fits stays the fullest after taking one, so each takes all that it can.
+            each = room // length
+            taken = min(todo, each * rows)
+            full, rest = divmod(taken, each)
+            left = (
+                (room - each * length, full),
+                (room - rest * length, 1 if rest else 0),
+                (room, rows - full - (1 if rest else 0)),
+            )
+            for free, n in left:
+                if n and free:
+                    if free not in open_rows:
+                        bisect.insort(rooms, free)
+                    open_rows[free] = open_rows.get(free, 0) + n
+            yield _Step(room, rows, each, taken, left)
+            todo -= taken
+
+
+def collate_rows(rows: Sequence[Sequence[Mapping[str, Sequence[int]]]]) -> dict[str, Any]:
+    """Lay the examples of several packed rows end to end: model inputs without any padding.
+
+    Parameters
+    ----------
+    rows
+        For each row its examples: mappings with ``input_ids`` and ``labels`` of equal length (lists of int).
+
+    Returns
+    -------
+    dict
+        ``input_ids``: int64 tensor, shape (1, tokens), one example after the other. ``labels``: the same shape, -100
+        where nothing is learned, always so at the first token of an example. ``position_ids``: the same shape, restart
+        at 0 with each example. ``seq_lens``: tuple of int, tokens of each example; they add up to ``tokens``.
 
     Raises
     ------
@@ -203,15 +235,15 @@ def collate_packed(examples: Sequence[dict[str, Sequence[int]]]) -> PackedBatch:
 
     Examples
     --------
-    >>> batch = collate_packed([{"input_ids": [5, 6, 7], "labels": [-100, 6, 7]},
-    ...                         {"input_ids": [8, 9], "labels": [8, 9]}])
-    >>> batch.position_ids.tolist(), batch.labels.tolist(), batch.seq_lens
+    >>> batch = collate_rows([[{"input_ids": [5, 6, 7], "labels": [-100, 6, 7]},
+    ...                        {"input_ids": [8, 9], "labels": [8, 9]}]])
+    >>> batch["position_ids"].tolist(), batch["labels"].tolist(), batch["seq_lens"]
     ([[0, 1, 2, 0, 1]], [[-100, 6, 7, -100, 9]], (3, 2))
     """
     import torch
 
     input_ids, labels, positions, seq_lens = [], [], [], []
-    for i, example in enumerate(examples):
+    for i, example in enumerate(example for row in rows for example in row):
         n = len(example["input_ids"])
         if n == 0 or n != len(example["labels"]):
             raise ValueError(
@@ -224,6 +256,9 @@ def collate_packed(examples: Sequence[dict[str, Sequence[int]]]) -> PackedBatch:
         labels.extend(example["labels"][1:])
         positions.extend(range(n))
         seq_lens.append(n)
-    return PackedBatch(
-        torch.tensor([input_ids]), torch.tensor([labels]), torch.tensor([positions]), tuple(seq_lens)
-    )
+    return {
+        "input_ids": torch.tensor([input_ids]),
+        "labels": torch.tensor([labels]),
+        "position_ids": torch.tensor([positions]),
+        "seq_lens": tuple(seq_lens),
+    }

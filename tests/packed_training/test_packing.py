@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onegpu.packing import collate_packed, pack_lengths
+from onegpu.packed_training import collate_rows, count_packed_rows, pack_lengths
 
 
 def best_fit_decreasing(lengths, max_length):
@@ -81,6 +81,13 @@ def test_real_length_distribution_is_packed_almost_full():
     assert pack_lengths(lengths, 2048).efficiency > 0.98
 
 
+def test_rows_are_counted_without_the_lengths():
+    lengths = np.minimum(np.random.default_rng(0).lognormal(5, 1, 30_000).astype(int) + 1, 2048)
+    distinct, examples = np.unique(lengths, return_counts=True)
+    by_length = dict(zip(distinct.tolist(), examples.tolist(), strict=True))
+    assert count_packed_rows(by_length, 2048) == pack_lengths(lengths, 2048).n_rows
+
+
 @pytest.mark.timeout(30)  # a Python loop over a million examples and their rows would take minutes
 def test_a_million_lengths_pack_in_steps_by_length():
     lengths = np.random.default_rng(2).integers(20, 2049, 1_000_000)
@@ -90,24 +97,24 @@ def test_a_million_lengths_pack_in_steps_by_length():
 
 
 def test_collated_labels_never_cross_a_join():  # trl#784, trl#805
-    batch = collate_packed(
-        [{"input_ids": [1, 2], "labels": [1, 2]}, {"input_ids": [3, 4, 5], "labels": [-100, 4, 5]}]
+    batch = collate_rows(
+        [[{"input_ids": [1, 2], "labels": [1, 2]}, {"input_ids": [3, 4, 5], "labels": [-100, 4, 5]}]]
     )
-    assert batch.input_ids.tolist() == [[1, 2, 3, 4, 5]]
-    assert batch.labels.tolist() == [[-100, 2, -100, 4, 5]]
-    assert batch.position_ids.tolist() == [[0, 1, 0, 1, 2]]
-    assert batch.seq_lens == (2, 3)
+    assert batch["input_ids"].tolist() == [[1, 2, 3, 4, 5]]
+    assert batch["labels"].tolist() == [[-100, 2, -100, 4, 5]]
+    assert batch["position_ids"].tolist() == [[0, 1, 0, 1, 2]]
+    assert batch["seq_lens"] == (2, 3)
 
 
 @settings(max_examples=30)
 @given(st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=5), min_size=1, max_size=6))
 def test_collate_keeps_every_token(rows):
-    batch = collate_packed([{"input_ids": row, "labels": row} for row in rows])
-    assert batch.input_ids[0].tolist() == [t for row in rows for t in row]
-    assert sum(batch.seq_lens) == batch.input_ids.numel()
+    batch = collate_rows([[{"input_ids": row, "labels": row}] for row in rows])
+    assert batch["input_ids"][0].tolist() == [t for row in rows for t in row]
+    assert sum(batch["seq_lens"]) == batch["input_ids"].numel()
 
 
 @pytest.mark.parametrize("example", [{"input_ids": [], "labels": []}, {"input_ids": [1], "labels": [1, 2]}])
 def test_collate_refuses_unequal_or_empty_examples(example):
     with pytest.raises(ValueError, match="example 0 of the batch has"):
-        collate_packed([example])
+        collate_rows([[example]])

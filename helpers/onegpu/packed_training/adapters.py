@@ -1,0 +1,82 @@
+"""LoRA adapters on a frozen base, attached as the trainer needs them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+
+import torch
+
+from onegpu.packed_training.lora import fuse_lora
+
+
+def add_lora(
+    model: torch.nn.Module,
+    *,
+    r: int,
+    alpha: int,
+    dropout: float = 0.0,
+    target_modules: str | Sequence[str] = "all-linear",
+    gradient_checkpointing: bool | None = None,
+    fp16: bool = False,
+) -> torch.nn.Module:
+    """Freeze a model and put LoRA adapters on it.
+
+    The adapters are float32 in every precision (with fp16 ones the gradient scaler refuses to work,
+    transformers#23165), and so are the norms. Unlike ``peft.prepare_model_for_kbit_training``, embeddings and head
+    stay in 16 bits where they are: for Llama-3-8B that saves 3.9 GiB less a half. Under fp16 the residual stream is
+    kept in float32 instead, which is where large activations overflow.
+
+    Parameters
+    ----------
+    model
+        A causal LM, quantized or not.
+    r, alpha, dropout, target_modules
+        As ``peft.LoraConfig``'s. ``all-linear`` is every linear layer but the head (QLoRA paper, section 4).
+    gradient_checkpointing
+        Recompute activations in the backward pass. None: on a GPU yes, on the CPU no.
+    fp16
+        Whether fp16 autocast will be used.
+
+    Raises
+    ------
+    ValueError
+        If ``target_modules`` names no layer of this model; the message lists the names there are.
+    """
+    from peft import LoraConfig, get_peft_model
+
+    targets = target_modules if isinstance(target_modules, str) else list(target_modules)
+    lora = LoraConfig(
+        r=r, lora_alpha=alpha, lora_dropout=dropout, target_modules=targets, task_type="CAUSAL_LM"
+    )
+    linear = sorted(
+        {
+            name.rsplit(".", 1)[-1]
+            for name, module in model.named_modules()
+            if isinstance(module, torch.nn.Linear) and module is not model.get_output_embeddings()
+        }
+    )
+    if not isinstance(targets, str):
+        unknown = [name for name in targets if name.rsplit(".", 1)[-1] not in linear]
+        if unknown:
+            raise ValueError(
+                f"target_modules names {unknown}, which {type(model).__name__} does not have. Its linear layers are "
+                f"{linear}; 'all-linear' takes them all"
+            )
+    for module in model.modules():
+        if "norm" in type(module).__name__.lower():
+            module.float()
+    with warnings.catch_warnings():  # peft 0.21 asks for a property that transformers 5.24 has renamed
+        warnings.filterwarnings(
+            "ignore", message="`is_gradient_checkpointing` is deprecated", category=FutureWarning
+        )
+        model = get_peft_model(model, lora)
+    if fp16:
+        embeddings = model.get_input_embeddings()
+        embeddings.register_forward_hook(lambda module, inputs, output: output.float())
+    if gradient_checkpointing is None:
+        gradient_checkpointing = next(model.parameters()).device.type == "cuda"
+    if gradient_checkpointing:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    fuse_lora(model)
+    return model

@@ -78,7 +78,7 @@ class Case:
     keywords
         Keyword arguments.
     rtol, atol
-        For floats and float tensors: |got - expected| <= atol + rtol * |expected|.
+        For floats and float tensors: abs(got - expected) <= atol + rtol * abs(expected).
     compare
         Replaces the comparison: takes (got, expected), returns None if they agree, else how they differ in words.
     """

@@ -1,4 +1,4 @@
-"""`build`: badges, setup cells and cell ids in course/ and solutions/, and labs/ from solutions/."""
+"""`build`: badges, setup cells and cell ids in course/ and solutions/, labs/ from solutions/, the README's table."""
 
 from __future__ import annotations
 
@@ -12,8 +12,12 @@ from typing import Any
 from onegpu.notebooks.execution import digest
 from onegpu.notebooks.files import NotebookError, notebook_paths, read, repository, root, write, written
 from onegpu.notebooks.labs import lab_from
-from onegpu.notebooks.parts import number_cells, prepare
+from onegpu.notebooks.overview import readme_table
+from onegpu.notebooks.parts import number_cells, prepare, ref
 from onegpu.notebooks.report import Report
+
+README_BEGIN = "<!-- topics: made by `onegpu notebooks build` -->"
+README_END = "<!-- end of topics -->"
 
 
 def build(folder: Path | None = None) -> Report:
@@ -48,12 +52,28 @@ def build(folder: Path | None = None) -> Report:
                     done.append(f"labs/{path.name}")
         except NotebookError as error:
             problems.append(f"{place}: {error}")
+    if _update_readme(folder / "README.md", address):
+        done.append("README.md")
     for path in notebook_paths(folder, ("labs",)):
         if not (folder / "solutions" / path.name).is_file():
             problems.append(
                 f"labs/{path.name}: no solutions/{path.name} to make it from: delete it or write one."
             )
     return Report("build", tuple(done), tuple(problems))
+
+
+def _update_readme(path: Path, address: str) -> bool:
+    """Write the table of topics between its markers in the README, if it has them; return whether it changed."""
+    if not path.is_file():
+        return False
+    text = path.read_text(encoding="utf-8")
+    before, begin, rest = text.partition(README_BEGIN)
+    _, end, after = rest.partition(README_END)
+    right = f"{before}{begin}\n{readme_table(address, ref())}\n{end}{after}"
+    if not end or right == text:
+        return False
+    path.write_text(right, encoding="utf-8", newline="\n")
+    return True
 
 
 def _outputs_in_step(path: Path) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.metadata
 from dataclasses import dataclass
 
+BADGE_IMAGE = "https://colab.research.google.com/assets/colab-badge.svg"
+
 
 @dataclass(frozen=True)
 class Topic:
@@ -70,3 +72,35 @@ def _places(colab: bool) -> tuple[str, str]:
     owner_name = address.removeprefix("https://github.com/").rstrip("/")
     base = f"https://colab.research.google.com/github/{owner_name}/blob/v{found['Version']}"
     return f"{base}/course", f"{base}/labs"
+
+
+def readme_table(address: str, ref: str) -> str:
+    """Return the README's table of topics: question, minutes, and badges that open lesson and lab on Colab.
+
+    Parameters
+    ----------
+    address
+        The repository's (`files.repository`).
+    ref
+        The tag that the badges name (`parts.ref`).
+    """
+    base = (
+        f"https://colab.research.google.com/github/{address.removeprefix('https://github.com/')}/blob/{ref}"
+    )
+
+    def cell(folder: str, file: str, minutes: int) -> str:
+        badge = f"[![Open {folder}/{file} in Colab]({BADGE_IMAGE})]({base}/{folder}/{file})"
+        return f"[{minutes} minutes](./{folder}/{file}) {badge}"
+
+    lines = ["| topic | question | lesson | lab |", "|---|---|---|---|"]
+    lines += [
+        f"| {topic.title} | {topic.question} | {cell('course', topic.file, topic.lesson_minutes)} "
+        f"| {cell('labs', topic.file, topic.lab_minutes)} |"
+        for topic in TOPICS
+    ]
+    hours = [
+        sum(minutes) / 60
+        for minutes in zip(*((t.lesson_minutes, t.lab_minutes) for t in TOPICS), strict=True)
+    ]
+    lines.append(f"| **all** | | **{hours[0]:.1f} hours** | **{hours[1]:.1f} hours** |")
+    return "\n".join(lines)

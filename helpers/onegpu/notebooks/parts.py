@@ -11,9 +11,8 @@ import re
 from typing import Any
 
 import onegpu
-from onegpu.notebooks.overview import TOPICS
+from onegpu.notebooks.overview import BADGE_IMAGE, TOPICS
 
-BADGE_IMAGE = "https://colab.research.google.com/assets/colab-badge.svg"
 BADGE = re.compile(r"^\[!\[[^\]]*\]\(" + re.escape(BADGE_IMAGE) + r"\)\]\([^)]*\)$", re.M)
 SETUP_TAG = "setup"
 FOOTER = "**Go on:** "
@@ -140,9 +139,10 @@ def prepare(notebook: Any, place: str, address: str) -> Any:
     cells[0].source = with_badge(cells[0].source, place, address)
     setup = next((cell for cell in cells if is_setup(cell)), None)
     if setup is None:
-        setup = nbformat.v4.new_code_cell(metadata={"tags": [SETUP_TAG]})
+        setup = nbformat.v4.new_code_cell()
     else:
         cells.remove(setup)
+    setup.metadata = nbformat.from_dict({"tags": [SETUP_TAG, "hide-input"]})  # folded on the site
     setup.source = setup_source(address)
     cells.insert(1, setup)
     cells[:] = [cell for cell in cells if not is_footer(cell)]

@@ -105,7 +105,7 @@ def find_duplicates(
     Parameters
     ----------
     rows
-        Rows of any format, or `Example`s.
+        Rows of any format, or `Example` values.
     fields
         What to compare: "prompt" (all turns but the last answer), "answer" (the last answer), "all".
     threshold

@@ -119,7 +119,7 @@ def profile(rows: Iterable[Mapping[str, Any] | Example], tokenizer: Any = None) 
     Parameters
     ----------
     rows
-        Rows of any format, or `Example`s.
+        Rows of any format, or `Example` values.
     tokenizer
         Measure lengths in its tokens (of the bare text) instead of words.
 

@@ -112,7 +112,7 @@ def validate(
     Parameters
     ----------
     rows
-        Rows or `Example`s; a stream is fine.
+        Rows or `Example` values; a stream is fine.
     strict
         Raise at the first error instead of going on.
     keep

@@ -387,7 +387,7 @@ def test_paths_that_lead_nowhere(tmp_path):
 
 def test_file_that_is_no_arrow_file(tmp_path):
     (tmp_path / "rows.arrow").write_text("not arrow at all")
-    with pytest.raises(ValueError, match="no Arrow file that can be read"):
+    with pytest.raises(ValueError, match="found no whole Arrow file"):
         count_tokens(tmp_path / "rows.arrow")
     whole = tmp_path / "whole.arrow"
     write_arrow(whole)

@@ -1,17 +1,40 @@
 """The rows shipped with the course: JSON Lines files that a person can read, described in the README beside them.
 
 A data set is a file ``NAME.jsonl``. Its held-out rows are either in the same file or in ``NAME_heldout.jsonl``; in both
-cases each row says in its field ``split`` where it belongs. Only the standard library is used.
+cases each row says in its field ``split`` where it belongs. ``reading`` reads rows from files of any kind.
 """
 
 from __future__ import annotations
 
-import json
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-__all__ = ["INTENTS", "URGENCIES", "names", "path", "rows"]
+from onegpu.data.reading import (
+    COMPRESSIONS,
+    SUFFIXES,
+    find_files,
+    is_lines,
+    numbered_lines,
+    parse_line,
+    read_files,
+)
+
+__all__ = [
+    "COMPRESSIONS",
+    "INTENTS",
+    "SUFFIXES",
+    "URGENCIES",
+    "find_files",
+    "is_lines",
+    "names",
+    "numbered_lines",
+    "parse_line",
+    "path",
+    "read_files",
+    "rows",
+    "splits",
+]
 
 INTENTS = (
     "track_order",
@@ -107,18 +130,27 @@ def rows(name: str, split: str | None = None) -> list[dict[str, Any]]:
     ...
     ValueError: 'support_triage_ko' has no rows of split 'test': its splits are heldout, train
     """
-    found = _read(path(name))
+    found = list(read_files(path(name)))
     if name + _HELD_OUT in _stems():
-        found += _read(path(name + _HELD_OUT))
+        found += read_files(path(name + _HELD_OUT))
     if split is None:
         return found
     chosen = [row for row in found if row.get("split") == split]
     if not chosen:
-        splits = (
-            ", ".join(sorted({row["split"] for row in found if "split" in row})) or "none (no field 'split')"
-        )
-        raise ValueError(f"{name!r} has no rows of split {split!r}: its splits are {splits}")
+        there_are = ", ".join(splits(name)) or "none (no field 'split')"
+        raise ValueError(f"{name!r} has no rows of split {split!r}: its splits are {there_are}")
     return chosen
+
+
+def splits(name: str) -> tuple[str, ...]:
+    """Splits of a shipped data set, sorted; () where its rows have no field ``split``.
+
+    Examples
+    --------
+    >>> splits("support_triage"), splits("alpaca_sample")
+    (('heldout', 'train'), ())
+    """
+    return tuple(sorted({row["split"] for row in rows(name) if "split" in row}))
 
 
 def _stems() -> list[str]:
@@ -127,25 +159,3 @@ def _stems() -> list[str]:
         for entry in files(__name__).iterdir()
         if entry.name.endswith(_SUFFIX)
     )
-
-
-def _read(file: Path) -> list[dict[str, Any]]:
-    found = []
-    for number, line in enumerate(_lines(file), 1):
-        try:
-            row = json.loads(line)
-        except ValueError as error:
-            raise ValueError(
-                f"{file.name}, line {number}: {error}; expected one JSON object a line"
-            ) from None
-        if not isinstance(row, dict):
-            raise ValueError(
-                f"{file.name}, line {number}: found {type(row).__name__}, expected a JSON object"
-            )
-        found.append(row)
-    return found
-
-
-def _lines(file: Path) -> list[str]:
-    # Not str.splitlines: it also splits at U+2028 and the like, which may stand inside a JSON string.
-    return file.read_text(encoding="utf-8").removesuffix("\n").split("\n")

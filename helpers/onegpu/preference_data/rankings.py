@@ -7,13 +7,14 @@ prompt's number, so that all pairs of a prompt can stay in one batch element, as
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from onegpu.sft_datasets import read_rows
 
 
 @dataclass(frozen=True)
@@ -171,7 +172,12 @@ def to_ranking(row: Mapping[str, Any], row_index: int | None = None) -> Ranking:
 
 
 def load_rankings(path: str | Path | None = None) -> list[Ranking]:
-    """Read rankings from a JSONL file; without a path, those shipped with this course.
+    """Read rankings from any file that `sft_datasets.read_rows` reads; without a path, those shipped with this course.
+
+    Raises
+    ------
+    ValueError
+        A row that isn't a ranking, with its number; what isn't rows, with file and line.
 
     Examples
     --------
@@ -179,13 +185,7 @@ def load_rankings(path: str | Path | None = None) -> list[Ranking]:
     >>> len(rankings) >= 120, min(len(ranking.answers) for ranking in rankings)
     (True, 3)
     """
-    if path is None:
-        from importlib.resources import files
-
-        text = files("onegpu.data").joinpath("rankings.jsonl").read_text(encoding="utf-8")
-    else:
-        text = Path(path).read_text(encoding="utf-8")
-    return [to_ranking(json.loads(line), i) for i, line in enumerate(filter(str.strip, text.splitlines()))]
+    return [to_ranking(row, i) for i, row in enumerate(read_rows("rankings" if path is None else path))]
 
 
 def split_rankings(rankings: Iterable[Ranking], every: int = 4) -> tuple[list[Ranking], list[Ranking]]:

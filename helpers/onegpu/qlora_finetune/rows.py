@@ -101,24 +101,18 @@ class Examples:
 def read_examples(config: FinetuneConfig) -> Examples:
     """Read the training and held-out rows of a config."""
     source = config.eval_data
-    if source is None and "heldout" in _splits(config.data):
+    if source is None and config.data in data.names() and "heldout" in data.splits(config.data):
         source = config.data
     task = task_of(source or config.data)
-    raw = _read(source, "heldout")[: config.eval_rows] if source else []
-    train = map(task_of(config.data).to_row, _read(config.data, "train"))
-    return Examples(list(train), [task.to_row(row) for row in raw], raw, task)
-
-
-def _read(source: str, split: str) -> list[dict[str, Any]]:
-    return (
-        data.rows(source, split if split in _splits(source) else None)
-        if source in data.names()
-        else list(read_rows(source))
+    raw = (
+        list(
+            read_rows(source, split="heldout" if source in data.names() else "train", limit=config.eval_rows)
+        )
+        if source
+        else []
     )
-
-
-def _splits(source: str) -> set[str]:
-    return {row["split"] for row in data.rows(source) if "split" in row} if source in data.names() else set()
+    train = map(task_of(config.data).to_row, read_rows(config.data))
+    return Examples(list(train), [task.to_row(row) for row in raw], raw, task)
 
 
 def prepare_held_out(

@@ -32,7 +32,7 @@ FILLER_TOKENS = 2
 WINDOWS = pa.schema(
     {
         "window": pa.int64(), "epoch": pa.int64(), "first_row": pa.int64(), "rows": pa.int64(), "path": pa.string(),
-        "offset": pa.int64(), "n_bytes": pa.int64(), "text": pa.string(), "first_index": pa.int64(), "fillers": pa.int64(),
+        "offset": pa.int64(), "n_bytes": pa.int64(), "first_line": pa.int64(), "text": pa.string(), "first_index": pa.int64(), "fillers": pa.int64(),
     }
 )  # fmt: skip
 TOKENIZED = pa.schema(

@@ -248,11 +248,10 @@ def newest_step(folder: str | Path) -> int:
 
 def source_of(config: FinetuneConfig) -> str | list[dict[str, Any]]:
     """Return the training rows of a config, or the path of a JSONL file, which needn't be read whole."""
+    from onegpu import data
     from onegpu.qlora_finetune.rows import read_examples
 
-    if config.data.endswith((".jsonl", ".ndjson")) and Path(config.data).is_file():
-        return config.data
-    return read_examples(config).train
+    return config.data if data.is_lines(Path(config.data)) else read_examples(config).train
 
 
 def _plan(config, num_workers, bad_rows, window_rows, num_cpus):

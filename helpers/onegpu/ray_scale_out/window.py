@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from onegpu import data
+from onegpu.sft_datasets import read_rows
+
 WINDOW_ROWS = 256
 """Rows that are read, tokenized and packed together."""
 
@@ -25,8 +28,8 @@ class Window:
         Its number.
     first_row, rows : int
         Number of its first row in the source, and how many it has.
-    path, offset, n_bytes
-        The part of a JSONL file that holds it.
+    path, offset, n_bytes, first_line
+        The part of a JSONL file that holds it, and the number of its first line.
     text
         The rows as JSON, one a line, where there is no file.
     epoch, first_index, fillers : int
@@ -40,6 +43,7 @@ class Window:
     path: str = ""
     offset: int = 0
     n_bytes: int = 0
+    first_line: int = 1
     text: str = ""
     epoch: int = 0
     first_index: int = 0
@@ -53,8 +57,9 @@ def windows(source: str | Path | Iterable[Mapping[str, Any]], window_rows: int =
     ----------
     source
         A JSONL file: only the places of its lines are noted, each window is read where it is needed (so on a cluster
-        the file must be where all machines see it). Or rows, such as a list or a ``datasets.Dataset``: they are taken
-        in the order that iterating gives, so a selection or a shuffle counts (ray#36141).
+        the file must be where all machines see it). Anything else that ``sft_datasets.read_rows`` reads. Or rows, such
+        as a list or a ``datasets.Dataset``: they are taken in the order that iterating gives, so a selection or a
+        shuffle counts (ray#36141).
     window_rows
         Rows of a window; packing looks no further.
 
@@ -70,38 +75,40 @@ def windows(source: str | Path | Iterable[Mapping[str, Any]], window_rows: int =
     """
     if window_rows < 1:
         raise ValueError(f"window_rows is {window_rows}, expected at least 1")
-    found = (
-        _file_windows(Path(source), window_rows)
-        if isinstance(source, (str, Path))
-        else _row_windows(source, window_rows)
-    )
+    if isinstance(source, (str, Path)) and data.is_lines(Path(source)):
+        found = _file_windows(Path(source).expanduser().resolve(), window_rows)
+    else:
+        rows = read_rows(source) if isinstance(source, (str, Path)) else source
+        found = _row_windows(rows, window_rows)
     if not found:
         raise ValueError(f"{source if isinstance(source, (str, Path)) else 'source'} has no rows")
     return found
 
 
 def _file_windows(path: Path, size: int) -> list[Window]:
-    if not path.is_file():
-        raise ValueError(f"{path}: no such file")
     found: list[Window] = []
-    start = at = rows = first = 0
+    start = at = rows = first = first_line = 0
     with path.open("rb") as file:
-        for line in file:
+        for line_number, line in data.numbered_lines(file, path):
             at += len(line)
             rows += bool(line.strip())
             if rows == size:
-                found.append(Window(len(found), first, rows, str(path.resolve()), start, at - start))
-                start, first, rows = at, first + rows, 0
+                found.append(_place(path, len(found), first, rows, start, at, first_line))
+                start, first, rows, first_line = at, first + rows, 0, line_number
     if rows:
-        found.append(Window(len(found), first, rows, str(path.resolve()), start, at - start))
+        found.append(_place(path, len(found), first, rows, start, at, first_line))
     return found
+
+
+def _place(path: Path, window: int, first: int, rows: int, start: int, end: int, lines_before: int) -> Window:
+    return Window(window, first, rows, str(path), start, end - start, lines_before + 1)
 
 
 def _row_windows(rows: Iterable[Mapping[str, Any]], size: int) -> list[Window]:
     found: list[Window] = []
     part: list[str] = []
     for row in rows:
-        part.append(json.dumps(row, ensure_ascii=False))
+        part.append(json.dumps(row, ensure_ascii=False, default=_not_json))
         if len(part) == size:
             found.append(Window(len(found), len(found) * size, size, text="\n".join(part)))
             part = []
@@ -110,30 +117,35 @@ def _row_windows(rows: Iterable[Mapping[str, Any]], size: int) -> list[Window]:
     return found
 
 
+def _not_json(value: Any) -> dict[str, str]:
+    """What stands in for a date or bytes of a Parquet file: no text, so where text is due it is refused."""
+    return {type(value).__name__: str(value)}
+
+
 def read_window(window: Window) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the rows of a window with their numbers in the source.
 
     Raises
     ------
     ValueError
-        For a line that isn't a JSON object, with its row number.
+        For a line that isn't a JSON object, with file and line.
     """
-    number = window.first_row
-    for line in _lines(window):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-            if not isinstance(row, dict):
-                raise ValueError(f"a {type(row).__name__}")
-        except ValueError as error:
-            place = f"{window.path}: " if window.path else ""
-            raise ValueError(
-                f"{place}row {number}: found {line[:60].decode(errors='replace')!r}, expected one JSON object "
-                f"({error}). Mend or remove the line."
-            ) from error
+    for number, row in rows_or_errors(window):
+        if isinstance(row, ValueError):
+            raise row
         yield number, row
-        number += 1
+
+
+def rows_or_errors(window: Window) -> Iterator[tuple[int, Any]]:
+    """As ``read_window``, with the error in place of a row that isn't JSON."""
+    row_number = window.first_row
+    for line_number, line in enumerate(_lines(window), window.first_line):
+        if line.strip():
+            try:
+                yield row_number, data.parse_line(line, f"{window.path or 'source'}, line {line_number}")
+            except ValueError as error:
+                yield row_number, error
+            row_number += 1
 
 
 def _lines(window: Window) -> list[bytes]:
@@ -142,16 +154,3 @@ def _lines(window: Window) -> list[bytes]:
     with open(window.path, "rb") as file:
         file.seek(window.offset)
         return file.read(window.n_bytes).split(b"\n")
-
-
-def rows_or_errors(window: Window) -> Iterator[tuple[int, Any]]:
-    """As ``read_window``, with the error in place of a row that isn't JSON: one line a window of its own."""
-    number = window.first_row
-    for line in _lines(window):
-        if line.strip():
-            one = Window(window.window, number, 1, text=line.decode(errors="replace"))
-            try:
-                yield from read_window(one)
-            except ValueError as error:
-                yield number, error
-            number += 1

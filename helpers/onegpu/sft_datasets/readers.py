@@ -1,21 +1,21 @@
-"""Read rows from JSON, JSONL, CSV, TSV, Parquet or the Hugging Face hub, one at a time.
+"""Read rows from files, the shipped sets or the Hugging Face hub, one at a time.
 
 Nothing is converted on the way: a blank cell stays "", the text "null" stays text, and a row that can't be
-read is an error with its line, never a shorter file. Memory doesn't grow with the file.
+read is an error with its line, never a shorter file. Memory doesn't grow with the file. `read_rows` is the
+only way by which rows come into this package; `onegpu.data.reading` knows the files.
 """
 
 from __future__ import annotations
 
-import csv
-import json
 import os
 import re
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
+
+from onegpu import data
 
 Row = dict[str, Any]
 
@@ -31,7 +31,7 @@ def read_rows(
     source: str | os.PathLike,
     *,
     columns: Mapping[str, str] | None = None,
-    split: str = "train",
+    split: str | None = "train",
     limit: int | None = None,
     fallback: Callable[[], Iterator[Row]] | None = None,
 ) -> Iterator[Row]:
@@ -40,13 +40,15 @@ def read_rows(
     Parameters
     ----------
     source
-        A file ending in .json (an array of objects, or one array inside an object), .jsonl, .ndjson,
-        .csv, .tsv or .parquet; or a data set's name on the hub, as "owner/name".
+        A file of JSON (an array of objects, one array inside an object, or one object a line), CSV, TSV,
+        Parquet or Arrow, the text ones also as .gz, .zst, .bz2 or .xz; a folder of such files, or one that
+        `datasets` saved; a pattern such as "rows/*.jsonl"; a shipped set's name (`onegpu.data.names`); or a
+        data set's name on the hub, as "owner/name" or "owner/name:configuration".
     columns
         New names for columns, {"question": "prompt", "answer": "completion"}. Columns that aren't named
         keep theirs.
     split
-        The split of a hub data set.
+        Which split, where a folder, a shipped set or the hub has several; None takes the rows of all.
     limit
         Read at most so many rows.
     fallback
@@ -61,10 +63,10 @@ def read_rows(
     Raises
     ------
     ValueError
-        Unknown kind of file, broken JSON or CSV (with line or row number), a row that isn't an object, a
+        Unknown kind of file, broken JSON or CSV (with line or row number), a row that isn't an object, no rows, a
         column in `columns` that the file lacks, a hub name that can't be read.
     FileNotFoundError
-        A file that isn't there.
+        A file or folder that isn't there.
 
     Examples
     --------
@@ -81,17 +83,27 @@ def read_rows(
 
 
 def _open(source, split, fallback) -> Iterator[Row]:
-    path = Path(source)
-    reader = _READERS.get(path.suffix.lower())
-    if reader is not None:
-        if not path.is_file():
-            raise FileNotFoundError(f"{path}: no such file. Check the path; it is relative to {Path.cwd()}.")
-        return reader(path)
-    if path.exists() or str(source).count("/") != 1 or str(source).startswith((".", "/")):
-        raise ValueError(
-            f"{source}: expected a file ending in {', '.join(_READERS)}, or a hub name as owner/name."
-        )
-    return _read_hub(str(source), split, fallback)
+    name = str(source)
+    if name in data.names():
+        return iter(data.rows(name, split if split in data.splits(name) else None))
+    if is_hub_name(name):
+        return _read_hub(name, split or "train", fallback)
+    return data.read_files(source, split)
+
+
+def is_hub_name(source: str) -> bool:
+    """Whether a source can only be a data set's name on the hub: owner/name or owner/name:configuration, and no file.
+
+    Examples
+    --------
+    >>> is_hub_name("tatsu-lab/alpaca"), is_hub_name("rows/a.jsonl"), is_hub_name("./rows")
+    (True, False, False)
+    """
+    named = re.fullmatch(r"[\w-][\w.-]*/[\w.-]+(:[\w.-]+)?", source)
+    return bool(named) and Path(source).suffix.lower() not in _FILE_ENDINGS and not Path(source).exists()
+
+
+_FILE_ENDINGS = {*data.SUFFIXES, *data.COMPRESSIONS, ".txt", ".yaml", ".yml"}
 
 
 def _rename(rows, columns, source, limit) -> Iterator[Row]:
@@ -104,103 +116,21 @@ def _rename(rows, columns, source, limit) -> Iterator[Row]:
         yield {columns.get(name, name): value for name, value in row.items()} if columns else row
 
 
-def _read_jsonl(path: Path) -> Iterator[Row]:
-    with path.open(encoding="utf-8-sig") as file:
-        for number, line in enumerate(file, start=1):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise ValueError(
-                    f"{path}, line {number}: found {line[:60]!r}, expected one JSON object ({error.msg}, "
-                    f"column {error.colno}). Mend or remove the line."
-                ) from error
-            yield _object(row, f"{path}, line {number}")
-
-
-def _object(row: Any, where: str) -> Row:
-    if not isinstance(row, dict):
-        raise ValueError(f"{where}: found a {type(row).__name__}, expected an object with named columns.")
-    return row
-
-
-_CHUNK_CHARACTERS = 1 << 16
-_BETWEEN = re.compile(r"[\s,]*")
-
-
-def _read_json(path: Path) -> Iterator[Row]:
-    """The objects of the first array in the file, parsed as they come, a chunk in memory at a time."""
-    decoder = json.JSONDecoder()
-    with path.open(encoding="utf-8-sig") as file:
-        head = file.read(_CHUNK_CHARACTERS)
-        start = head.find("[")
-        if start < 0 or head.lstrip()[:1] not in ("[", "{"):
-            raise ValueError(
-                f"{path}: found {head[:60]!r}, expected a JSON array of objects. If each line is an object, "
-                "name the file .jsonl."
-            )
-        buffer, at, number = head, start + 1, 0
-        while True:
-            at = _BETWEEN.match(buffer, at).end()
-            if buffer.startswith("]", at):
-                return
-            try:
-                row, at = decoder.raw_decode(buffer, at)
-            except json.JSONDecodeError as error:
-                # Perhaps the row goes on in the next chunk.
-                chunk = file.read(max(_CHUNK_CHARACTERS, len(buffer) - at))
-                if not chunk:
-                    raise ValueError(
-                        f"{path}, row {number}: found {buffer[at : at + 60]!r}, expected an object, or ']' at "
-                        f"the end ({error.msg}). The file is cut off or broken there; get it again or mend it."
-                    ) from error
-                buffer, at = buffer[at:] + chunk, 0
-                continue
-            yield _object(row, f"{path}, row {number}")
-            number += 1
-
-
-def _read_csv(path: Path) -> Iterator[Row]:
-    csv.field_size_limit(min(sys.maxsize, 2**31 - 1))
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        reader = csv.reader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",", strict=True)
-        try:
-            header = next(reader, [])
-            for cells in reader:
-                if not cells:
-                    continue
-                if len(cells) != len(header):
-                    raise ValueError(
-                        f"{path}, line {reader.line_num}: found {len(cells)} cells, expected {len(header)} "
-                        f"({', '.join(header)}). Quote cells that hold a comma or a line break."
-                    )
-                yield dict(zip(header, cells, strict=True))
-        except csv.Error as error:
-            raise ValueError(f"{path}, line {reader.line_num}: {error}. Mend the quotes there.") from error
-
-
-def _read_parquet(path: Path) -> Iterator[Row]:
-    import pyarrow.parquet as pq
-
-    with pq.ParquetFile(path) as file:
-        for batch in file.iter_batches(batch_size=1024):
-            yield from batch.to_pylist()
-
-
 def _read_hub(name: str, split: str, fallback) -> Iterator[Row]:
     from datasets import load_dataset
 
     from onegpu.runtime import hub_offline, hub_reachable
 
     if fallback is None and name in HUB_SAMPLES:
-        fallback = partial(_shipped, HUB_SAMPLES[name])
+        fallback = partial(data.rows, HUB_SAMPLES[name])
     try:
         if not hub_offline():  # offline, load_dataset itself gives up at once
             reachable, answer = hub_reachable()
             if not reachable:
                 raise ConnectionError(answer)
-        rows = iter(load_dataset(name, split=split, streaming=True))
+        repository, _, configuration = name.partition(":")
+        which = (repository, configuration) if configuration else (repository,)
+        rows = iter(load_dataset(*which, split=split, streaming=True))
         first = next(rows, None)
     except Exception as error:  # the hub client raises a dozen kinds
         if fallback is None:
@@ -214,19 +144,3 @@ def _read_hub(name: str, split: str, fallback) -> Iterator[Row]:
     if first is not None:
         yield first
         yield from rows
-
-
-def _shipped(name: str) -> Iterator[Row]:
-    from onegpu import data
-
-    return iter(data.rows(name))
-
-
-_READERS = {
-    ".jsonl": _read_jsonl,
-    ".ndjson": _read_jsonl,
-    ".json": _read_json,
-    ".csv": _read_csv,
-    ".tsv": _read_csv,
-    ".parquet": _read_parquet,
-}

@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from glob import glob, has_magic
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
+from onegpu.data import reading
+from onegpu.data.reading import arrow_batches, open_arrow
 from onegpu.token_counting.counting import ROWS, Columns, Piece, count_pieces, pieces_of
 from onegpu.token_counting.resident import Pages
 
@@ -50,13 +51,6 @@ class Files:
             columns = dataclasses.replace(columns, trust_length=True)
         return columns, self._from_parquet(columns.names)
 
-    def rows(self) -> Iterator[dict[str, Any]]:
-        """Every row as Python objects, for files that hold text."""
-        for path in self.paths:
-            with _OPENERS[self.kind](path) as file:
-                for batch in _batches(file) if self.kind == "arrow" else file.iter_batches(batch_size=1024):
-                    yield from batch.to_pylist()
-
     def _from_parquet(self, names: list[str]) -> Iterator[Piece]:
         for path in self.paths:
             with open_parquet(path) as file:
@@ -64,17 +58,15 @@ class Files:
 
     def _from_arrow(self, names: list[str]) -> Iterator[Piece]:
         for path in self.paths:
-            with _arrow(path) as reader:
+            with open_arrow(path) as reader:
                 pages = Pages(lasting=False)  # a compressed batch lies in memory that is used again
-                for batch in _batches(reader):
+                for batch in arrow_batches(reader):
                     yield from pieces_of(pa.Table.from_batches([batch]).select(names), pages)
 
 
 def open_parquet(path: Any) -> Any:
     """Open a Parquet file so that reading it holds little: no whole column chunks, a small buffer."""
-    import pyarrow.parquet as pq
-
-    return pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20)
+    return reading.open_parquet(path, pre_buffer=False, buffer_size=1 << 20)
 
 
 def parquet_pieces(file: Any, names: list[str], row_groups: Iterable[int]) -> Iterator[Piece]:
@@ -105,28 +97,7 @@ def _compare_sample(paths: Sequence[Path], columns: Columns) -> None:
             raise
 
 
-@contextmanager
-def _arrow(path: Path) -> Iterator[Any]:
-    """Open an Arrow file of either format, memory-mapped."""
-    with pa.memory_map(str(path)) as mapped:
-        try:
-            is_file = mapped.read(6) == b"ARROW1"
-            mapped.seek(0)
-            reader = pa.ipc.open_file(mapped) if is_file else pa.ipc.open_stream(mapped)
-        except (pa.ArrowInvalid, OSError) as error:
-            raise ValueError(
-                f"{path} is no Arrow file that can be read ({error}). Check that it is whole"
-            ) from None
-        yield reader
-
-
-def _batches(reader: Any) -> Iterator[pa.RecordBatch]:
-    if isinstance(reader, pa.ipc.RecordBatchFileReader):
-        return map(reader.get_batch, range(reader.num_record_batches))
-    return iter(reader)
-
-
-_OPENERS = {"parquet": open_parquet, "arrow": _arrow}
+_OPENERS = {"parquet": open_parquet, "arrow": open_arrow}
 
 
 def is_list_of_paths(source: Any) -> bool:
@@ -175,8 +146,7 @@ def _files(paths: list[Path], source: str) -> Files:
     for path in paths:
         if not path.is_file():
             raise FileNotFoundError(f"{path}: no such file (in {Path.cwd()})")
-        with path.open("rb") as file:
-            kinds.setdefault("parquet" if file.read(4) == b"PAR1" else "arrow", path)
+        kinds.setdefault(reading.columnar_kind(path) or "arrow", path)
     if len(kinds) > 1:
         raise ValueError(
             f"{source} holds Parquet files ({kinds['parquet'].name}) and Arrow files ({kinds['arrow'].name}), perhaps "

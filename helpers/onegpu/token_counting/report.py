@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from glob import has_magic
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from onegpu.token_counting.files import open_path
 from onegpu.token_counting.sources import count_tokens
 from onegpu.token_counting.steps import TrainingSteps, training_steps
 
-_TEXT = {".json", ".jsonl", ".ndjson", ".csv", ".tsv"}
+_ARROW = {".parquet", ".arrow", ".feather", ".ipc"}
 _SCHEMA = pa.schema([("input_ids", pa.list_(pa.int32())), ("labels", pa.list_(pa.int64()))])
 
 
@@ -114,6 +113,9 @@ def report(
     >>> found.counts.supervised_tokens, found.steps[""].padded_steps
     (2, 1)
     """
+    from onegpu import data
+    from onegpu.sft_datasets.readers import is_hub_name
+
     notes: list[str] = []
     opened = _open(str(source))
     if not isinstance(opened, _Rows):
@@ -122,7 +124,10 @@ def report(
         except MissingColumn as error:
             if error.argument != "column" or column != "input_ids":
                 raise
-            opened = _rows_of(opened)
+            if isinstance(opened, Mapping) and is_hub_name(str(source)):
+                opened = _Rows(opened)
+            else:
+                opened = _text_rows(str(source), data.find_files(source, None).splits)
     if isinstance(opened, _Rows):
         counts = _count_text(opened, tokenizer or models.load_tokenizer(model), prepare, notes)
     steps = {name: training_steps(part, **settings) for name, part in (counts.splits or {"": counts}).items()}
@@ -137,31 +142,32 @@ class _Rows:
 
 
 def _open(source: str) -> Any:
+    """Open what may hold token ids as such, and everything else as rows of text."""
     from onegpu import data
+    from onegpu.sft_datasets.readers import is_hub_name
 
-    path = Path(source)
-    if path.suffix.lower() in _TEXT and path.is_file():
-        from onegpu.sft_datasets import read_rows
-
-        return _Rows({"": read_rows(path)})
-    if path.exists() or has_magic(source):
-        return open_path(source)
     if source in data.names():
-        rows = data.rows(source)
-        splits = dict.fromkeys(row.get("split", "") for row in rows)
-        return _Rows({name: [row for row in rows if row.get("split", "") == name] for name in splits})
-    if source.count("/") != 1 or source.startswith((".", "/", "~")):
-        raise FileNotFoundError(
-            f"{source}: no such file or folder, and no shipped data set of that name ({', '.join(data.names())})"
-        )
-    return _hub(source)
+        return _text_rows(source, data.splits(source))
+    if is_hub_name(source):
+        return _hub(source)
+    files, splits = data.find_files(source, None)
+    if all(path.suffix.lower() in _ARROW or not path.suffix for path in files):
+        return open_path(source)
+    return _text_rows(source, splits)
+
+
+def _text_rows(source: str, splits: Sequence[str]) -> _Rows:
+    from onegpu.sft_datasets import read_rows
+
+    return _Rows({name: read_rows(source, split=name or None) for name in splits or ("",)})
 
 
 def _hub(name: str) -> Any:
     from datasets import load_dataset
 
+    repository, _, configuration = name.partition(":")
     try:
-        return load_dataset(name, streaming=True)
+        return load_dataset(*(repository, configuration) if configuration else (repository,), streaming=True)
     except Exception as error:  # the hub client raises a dozen kinds
         raise ValueError(
             f"{name}: no such file or folder, and the hub gave no data set of that name ({type(error).__name__}). "
@@ -180,13 +186,6 @@ def _count(
             raise
         notes.append("no column 'labels': tokens alone are counted")
         return count_tokens(opened, column, None, **options)
-
-
-def _rows_of(opened: Any) -> _Rows:
-    """The rows of something that was opened as a set of tokens and has none."""
-    if isinstance(opened, Mapping):
-        return _Rows({str(name): split for name, split in opened.items()})
-    return _Rows({"": opened.rows() if hasattr(opened, "rows") else opened})
 
 
 def _count_text(rows: _Rows, tokenizer: Any, prepare: Callable | None, notes: list[str]) -> TokenCounts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Sequence
 
@@ -32,7 +33,8 @@ def add_lora(
     model
         A causal LM, quantized or not.
     r, alpha, dropout, target_modules
-        As ``peft.LoraConfig``'s. ``all-linear`` is every linear layer but the head (QLoRA paper, section 4).
+        As ``peft.LoraConfig``'s. ``all-linear`` is every linear layer (QLoRA paper, section 4) but those that
+        ``linear_layers`` gives a reason against.
     gradient_checkpointing
         Recompute activations in the backward pass. None: on a GPU yes, on the CPU no.
     fp16
@@ -45,17 +47,17 @@ def add_lora(
     """
     from peft import LoraConfig, get_peft_model
 
-    targets = target_modules if isinstance(target_modules, str) else list(target_modules)
+    layers = linear_layers(model)
+    if target_modules == "all-linear":
+        targets: str | list[str] = [name for name, why_not in layers.items() if not why_not]
+        if not targets:
+            raise ValueError(f"{type(model).__name__} has no linear layer that LoRA could adapt")
+    else:
+        targets = target_modules if isinstance(target_modules, str) else list(target_modules)
     lora = LoraConfig(
         r=r, lora_alpha=alpha, lora_dropout=dropout, target_modules=targets, task_type="CAUSAL_LM"
     )
-    linear = sorted(
-        {
-            name.rsplit(".", 1)[-1]
-            for name, module in model.named_modules()
-            if isinstance(module, torch.nn.Linear) and module is not model.get_output_embeddings()
-        }
-    )
+    linear = sorted({name.rsplit(".", 1)[-1] for name in layers})
     if not isinstance(targets, str):
         unknown = [name for name in targets if name.rsplit(".", 1)[-1] not in linear]
         if unknown:
@@ -80,3 +82,42 @@ def add_lora(
         model.gradient_checkpointing_enable({"use_reentrant": False})
     fuse_lora(model)
     return model
+
+
+def linear_layers(model: torch.nn.Module) -> dict[str, str]:
+    """Name the linear layers of a causal LM, each with the reason why LoRA leaves it alone ("" where it doesn't).
+
+    - The head: adapting it keeps all logits in memory.
+    - A mixture's router: a small change sends tokens to other experts (its experts, three-dimensional parameters since
+      transformers 5, are no linear layers and get no adapters either).
+    - What text never reaches: a vision or audio tower and its projector.
+    - ``out_proj`` and ``dt_proj`` of state-space mixers, whose kernels read the weight past the adapter.
+
+    Examples
+    --------
+    >>> from onegpu.models import tiny_model
+    >>> {name.rsplit(".", 1)[-1]: why for name, why in linear_layers(tiny_model()).items() if why}
+    {'lm_head': 'head'}
+    """
+    from transformers.pytorch_utils import Conv1D
+
+    modules = dict(model.named_modules())
+    head = model.get_output_embeddings()
+    found = {}
+    for name, module in modules.items():
+        if not isinstance(module, torch.nn.Linear | Conv1D):
+            continue
+        *above, last = name.split(".")
+        parent = modules[".".join(above)]
+        if module is head:
+            why = "head"
+        elif last in ("router", "gate", "shared_expert_gate") or "router" in above:
+            why = "router"
+        elif any(re.search(r"vision|visual|audio|image|multi_modal", part) for part in above):
+            why = "not reached by text"
+        elif last in ("out_proj", "dt_proj") and hasattr(parent, "A_log") and hasattr(parent, "D"):
+            why = "read past the adapter"
+        else:
+            why = ""
+        found[name] = why
+    return found

@@ -12,6 +12,7 @@ model generates and evaluates padded batches as usual.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 
 import torch
@@ -98,7 +99,8 @@ def use_packed_attention(model: PreTrainedModel) -> None:
     """
     AttentionInterface.register(NAME, packed_sdpa)
     AttentionMaskInterface.register(NAME, sdpa_mask)
-    model.set_attn_implementation(NAME)
+    with contextlib.suppress(ValueError):  # transformers' own words: open an issue there
+        model.set_attn_implementation(NAME)
     if model.config._attn_implementation != NAME:
         raise ValueError(
             f"{type(model).__name__} can't change its attention, so its rows can't be packed. Use packing=False."

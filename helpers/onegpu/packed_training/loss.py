@@ -6,6 +6,7 @@ memory is never spent. The loss of a supervised token is what it would be.
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch
@@ -68,7 +69,13 @@ def _plain_head(model: torch.nn.Module) -> torch.Tensor | None:
     """Return the head's weight if logits are just ``hidden @ weight.T`` and it is frozen, else None."""
     head = model.get_output_embeddings()
     config = model.config.get_text_config()
-    reshaped = ("final_logit_softcapping", "logits_scaling", "logit_scale", "lm_head_multiplier")
+    reshaped = (
+        "final_logit_softcapping",
+        "logits_soft_cap",
+        "logits_scaling",
+        "logit_scale",
+        "lm_head_multiplier",
+    )
     if (
         type(head) is not torch.nn.Linear
         or head.bias is not None
@@ -88,16 +95,23 @@ def no_mask(device: torch.device | str = "cpu") -> torch.Tensor:
     return torch.empty(1, 1, 0, 0, device=device)
 
 
-def supervised_loss(model: torch.nn.Module, inputs: dict[str, Any]) -> tuple[torch.Tensor, int]:
+def supervised_loss(
+    model: torch.nn.Module, inputs: dict[str, Any], *, packed: bool = True, chunked_head: bool = True
+) -> tuple[torch.Tensor, int]:
     """Summed cross-entropy over the supervised tokens of a packed batch, and their number.
 
     Parameters
     ----------
     model
-        A causal LM of transformers, or a peft model around one, that uses ``packed_sdpa``.
+        A causal LM of transformers, or a peft model around one; for ``packed`` one that uses ``packed_sdpa``.
     inputs
         ``input_ids``, ``position_ids``, ``labels`` of shape (1, tokens) and ``seq_lens``, as ``collate_rows`` makes
         them.
+    packed
+        All examples in one forward pass. False: one pass for each example, with the model's own attention and
+        positions, for models that can't keep examples of one row apart.
+    chunked_head
+        ``HeadLoss`` where the head is a plain frozen matrix. False: always the model's own logits.
 
     Returns
     -------
@@ -105,20 +119,31 @@ def supervised_loss(model: torch.nn.Module, inputs: dict[str, Any]) -> tuple[tor
         float32 scalar (differentiable), and the count. With no supervised token the loss is 0, not nan (trl#6668).
     """
     causal_lm = model.get_base_model() if hasattr(model, "get_base_model") else model
-    targets = inputs["labels"][0, 1:]
+    weight = _plain_head(causal_lm) if chunked_head else None
+    if packed:
+        arguments = {name: inputs[name] for name in ("input_ids", "position_ids", "seq_lens")}
+        arguments["attention_mask"] = no_mask(inputs["input_ids"].device)
+        return _loss_of_pass(causal_lm, weight, inputs["labels"], arguments)
+    lens = list(inputs["seq_lens"])
+    passes = [
+        _loss_of_pass(causal_lm, weight, labels, {"input_ids": ids})
+        for ids, labels in zip(
+            inputs["input_ids"].split(lens, 1), inputs["labels"].split(lens, 1), strict=True
+        )
+    ]
+    return torch.stack([loss for loss, _ in passes]).sum(), sum(n for _, n in passes)
+
+
+def _loss_of_pass(
+    causal_lm: torch.nn.Module, weight: torch.Tensor | None, labels: torch.Tensor, arguments: dict[str, Any]
+) -> tuple[torch.Tensor, int]:
+    targets = labels[0, 1:]
     keep = (targets != IGNORE_INDEX).nonzero()[:, 0]
-    packed = {
-        "input_ids": inputs["input_ids"],
-        "position_ids": inputs["position_ids"],
-        "attention_mask": no_mask(inputs["input_ids"].device),
-        "seq_lens": inputs["seq_lens"],
-        "use_cache": False,
-    }
-    weight = _plain_head(causal_lm)
     if weight is not None:
-        hidden = causal_lm.base_model(**packed).last_hidden_state[:, keep]
-        loss = HeadLoss.apply(hidden.flatten(0, 1), weight, targets[keep])
+        hidden = causal_lm.base_model(**arguments, use_cache=False)[0][:, keep]
+        return HeadLoss.apply(hidden.flatten(0, 1), weight, targets[keep]), keep.numel()
+    if "logits_to_keep" in inspect.signature(causal_lm.forward).parameters:
+        logits = causal_lm(**arguments, use_cache=False, logits_to_keep=keep).logits.flatten(0, 1)
     else:
-        logits = causal_lm(**packed, logits_to_keep=keep).logits.flatten(0, 1)
-        loss = F.cross_entropy(logits.float(), targets[keep], reduction="sum")
-    return loss, keep.numel()
+        logits = causal_lm(**arguments, use_cache=False).logits[0, keep]
+    return F.cross_entropy(logits.float(), targets[keep], reduction="sum"), keep.numel()

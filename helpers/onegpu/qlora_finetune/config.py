@@ -45,7 +45,11 @@ class FinetuneConfig:
     max_length : int
         Tokens of a packed row, and the longest example.
     packing : bool
-        Examples end to end in rows of ``max_length``. False: each example is a row of its own length; still no padding.
+        Examples end to end in rows of ``max_length``. False: each example is a row of its own length, and a forward
+        pass of its own; still no padding.
+    self_check : bool
+        Before the first step, hold a packed row against its examples alone and our head against the model's own
+        logits, and train the plain way where they differ. False: believe that they don't.
     per_device_train_batch_size : int
         Rows in a micro-batch (packed rows, or examples without packing).
     gradient_accumulation_steps : int
@@ -80,6 +84,7 @@ class FinetuneConfig:
     output_dir: str = "runs/support_triage"
     max_length: int = 512
     packing: bool = True
+    self_check: bool = True
     per_device_train_batch_size: int = 1
     gradient_accumulation_steps: int = 1
     num_train_epochs: float = 1.3

@@ -38,6 +38,10 @@ class FinetuneResult:
         Of training alone, over all sessions of the run.
     peak_memory_bytes : int
         On a GPU the most that torch allocated, else the process's peak resident memory.
+    self_check : str
+        What the check in numbers before the first step found (``onegpu.packed_training.self_check``).
+    weights : dict
+        By number format the ``parameters``, their ``bytes``, and how many are ``trained``.
     """
 
     before: Scores
@@ -56,6 +60,8 @@ class FinetuneResult:
     model: str
     machine: str
     precision: str
+    self_check: str
+    weights: dict[str, dict[str, int]]
     versions: dict[str, str]
     config: dict[str, Any]
 
@@ -81,6 +87,8 @@ class FinetuneResult:
             f"trained   {self.steps} steps, {self.tokens:,} tokens ({self.supervised_tokens:,} supervised) in "
             f"{self.train_seconds:,.0f} s: {self.tokens_per_second:,.0f} tokens/s",
             f"memory    peak {self.peak_memory_bytes / MIB:,.0f} MiB",
+            f"weights   {self._stored()}",
+            f"checked   {self.self_check}",
             f"adapter   {self.adapter_dir}",
         ]
         if self.dropped_rows:
@@ -106,6 +114,21 @@ class FinetuneResult:
                 )
         out += ["", "versions  " + ", ".join(f"{k} {v}" for k, v in self.versions.items())]
         return "\n".join(out)
+
+    def _stored(self) -> str:
+        """Say how the parameters lie in memory: how many are in 4 bits is easily overrated (bitsandbytes#1849)."""
+        said = ", ".join(
+            f"{kind} {n['bytes'] / MIB:,.0f} MiB ({n['parameters'] / 1e6:,.1f} M parameters)"
+            for kind, n in self.weights.items()
+        )
+        total = sum(n["parameters"] for n in self.weights.values())
+        packed = self.weights.get("nf4", {"parameters": 0})["parameters"]
+        if self.config["quantization"] == "nf4" and packed < total / 2:
+            said += (
+                f"; only {packed / total:.0%} of the parameters are in 4 bits: embeddings, head and a mixture's "
+                "experts are not quantized"
+            )
+        return said
 
     def _repr_html_(self) -> str:
         from html import escape

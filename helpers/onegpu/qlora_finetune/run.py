@@ -11,8 +11,8 @@ import torch
 from transformers import PrinterCallback
 
 from onegpu import models, runtime
-from onegpu.packed_training.attention import use_packed_attention
-from onegpu.qlora_finetune.adapters import attach_adapters
+from onegpu.packed_training.self_check import use_row_layout
+from onegpu.qlora_finetune.adapters import attach_adapters, stored_as
 from onegpu.qlora_finetune.answers import evaluate, samples
 from onegpu.qlora_finetune.config import FinetuneConfig
 from onegpu.qlora_finetune.evaluation import Scores
@@ -112,13 +112,18 @@ def _finetune(config, resume, overwrite, say, loaded, on_step) -> FinetuneResult
         loaded = models.load(config.model, quantization=config.quantization, dtype=DTYPES[precision])
     say(str(loaded))
 
-    use_packed_attention(loaded.model)
     model = attach_adapters(loaded.model, config, fp16=precision == "fp16")
     args = training_arguments(config, precision, str(output_dir), prepared.held_out is not None)
     trainer = QLoraTrainer(
         model=model, args=args, train_dataset=prepared.train_rows, eval_dataset=prepared.held_out_rows,
         processing_class=loaded.tokenizer,
     )  # fmt: skip
+    check = use_row_layout(
+        model, prepared.train_rows.most_examples(), packing=config.packing, check=config.self_check,
+        autocast=trainer.accelerator.autocast,
+    )  # fmt: skip
+    trainer.layout = check.layout
+    say(f"self-check: {check}")
     trainer.remove_callback(PrinterCallback)  # its dictionaries would cut through the progress bar
     interruption = SaveWhenInterrupted()
     progress = Progress(trainer.meter)
@@ -177,6 +182,11 @@ def _finetune(config, resume, overwrite, say, loaded, on_step) -> FinetuneResult
         model=str(loaded),
         machine=str(machine),
         precision=precision,
+        self_check=str(check),
+        weights={
+            kind: dict(zip(("parameters", "bytes", "trained"), n, strict=True))
+            for kind, n in stored_as(model).items()
+        },
         versions=dict(runtime.versions()),
         config=dataclasses.asdict(config),
     )

@@ -31,6 +31,10 @@ class PackedRows(torch.utils.data.Dataset):
     def __len__(self) -> int:
         return len(self.rows)
 
+    def most_examples(self) -> list[dict[str, list[int]]]:
+        """Return the examples of the row that holds the most: what a self-check is made on."""
+        return self[max(range(len(self)), key=lambda i: len(self.rows[i]), default=0)]
+
     def __getitem__(self, i: int) -> list[dict[str, list[int]]]:
         return [self.examples[k] for k in self.rows[i]]
 
@@ -91,12 +95,13 @@ class QLoraTrainer(Trainer):
             self.accelerator.scaler = torch.amp.GradScaler(self.args.device.type)
         self.meter = Meter()
         self.skipped_steps: list[int] = []
+        self.layout: dict[str, bool] = {}  # further arguments of supervised_loss
         self.add_callback(self.meter)
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         """Sum of the supervised tokens' losses over their number in the accumulated batch."""
         with self.accelerator.autocast():
-            loss, n = supervised_loss(model, inputs)
+            loss, n = supervised_loss(model, inputs, **self.layout)
         self.meter.add(inputs["input_ids"].numel(), n)
         loss = loss / (num_items_in_batch if num_items_in_batch is not None else max(n, 1))
         return (loss, {}) if return_outputs else loss
@@ -110,7 +115,8 @@ class QLoraTrainer(Trainer):
     def prediction_step(self, model, inputs, prediction_loss_only, ignore_keys=None):
         """Loss only: held-out loss needs no logits kept."""
         with torch.no_grad(), self.accelerator.autocast():
-            loss, n = supervised_loss(model, self._prepare_inputs(inputs))
+            inputs = self._prepare_inputs(inputs)
+            loss, n = supervised_loss(model, inputs, **self.layout)
         self._eval_sums[0] += loss.item()
         self._eval_sums[1] += n
         return loss / max(n, 1), None, None

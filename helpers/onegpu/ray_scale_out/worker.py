@@ -33,9 +33,9 @@ from ray.data.collate_fn import ArrowBatchCollateFn
 from transformers import PrinterCallback, TrainerCallback
 
 from onegpu import models, runtime
-from onegpu.packed_training.attention import use_packed_attention
 from onegpu.packed_training.loss import supervised_loss
 from onegpu.packed_training.packing import collate_rows
+from onegpu.packed_training.self_check import some_examples, use_row_layout
 from onegpu.qlora_finetune.adapters import attach_adapters
 from onegpu.qlora_finetune.config import FinetuneConfig
 from onegpu.qlora_finetune.folders import save_adapter
@@ -192,7 +192,7 @@ class DistributedTrainer(QLoraTrainer):
         self.model.eval()
         with torch.no_grad(), self.accelerator.autocast():
             for row in PackedRows(held.examples, share):
-                loss, n = supervised_loss(self.model, self._prepare_inputs(collate_rows([row])))
+                loss, n = self.model(packed=self._prepare_inputs(collate_rows([row])))
                 sums += torch.tensor([loss.item(), n], dtype=sums.dtype)
         if dist.is_initialized():
             sums = sums.to(self.args.device)
@@ -200,7 +200,7 @@ class DistributedTrainer(QLoraTrainer):
         return (sums[0] / sums[1].clamp(min=1)).item()
 
 
-def loss_in_forward(model: torch.nn.Module) -> None:
+def loss_in_forward(model: torch.nn.Module, layout: dict[str, bool]) -> None:
     """Let ``model(packed=inputs)`` return the summed loss and the number of supervised tokens.
 
     DDP must see the forward pass that the loss comes from. It is told to leave frozen weights alone, too.
@@ -208,7 +208,7 @@ def loss_in_forward(model: torch.nn.Module) -> None:
     plain = model.forward
 
     def forward(*args, packed=None, **kwargs):
-        return plain(*args, **kwargs) if packed is None else supervised_loss(model, packed)
+        return plain(*args, **kwargs) if packed is None else supervised_loss(model, packed, **layout)
 
     model.forward = forward
     trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
@@ -264,9 +264,10 @@ def train_worker(settings: dict[str, Any]) -> None:
         # Each worker its own GPU: "auto" would spread every copy over all of them (qlora#186).
         device_map={"": device.index or 0} if device.type == "cuda" else None,
     )  # fmt: skip
-    use_packed_attention(loaded.model)
+    # Made-up examples: all workers must come to the same layout, and some may hold no rows yet.
+    layout = use_row_layout(loaded.model, some_examples(loaded.model), check=config.self_check).layout
     model = attach_adapters(loaded.model, config, fp16=precision == "fp16")
-    loss_in_forward(model)
+    loss_in_forward(model, layout)
     _, held_rows = prepare_held_out(read_examples(config), config, loaded.tokenizer)
 
     with tempfile.TemporaryDirectory() as scratch:

@@ -56,7 +56,12 @@ def from_colab(*cells: str) -> bytes:
 
 
 _TABLE = "{(1000, 32): 4000, (134_515_008, 4): 67_257_504, (3, 4): 2}"
-_PATCH = "import onegpu.exercises.execution as e\n"
+_PATCH = """import sys, onegpu.exercises.execution as e
+frame = sys._getframe()
+while frame is not None:
+    if "Session" in frame.f_globals:
+        frame.f_globals["call"] = lambda *arguments, **keywords: e.Call(4000)
+    frame = frame.f_back"""
 
 _HONEST = {
     "plain": [RIGHT, CHECK],

@@ -16,6 +16,7 @@ Nothing is unpacked to the disk: a zip's notebooks are read into memory, up to a
 from __future__ import annotations
 
 import io
+import itertools
 import re
 import unicodedata
 import zipfile
@@ -28,7 +29,6 @@ MOST_NOTEBOOK_BYTES = 100 * 2**20
 _MOST_ZIP_DEPTH = 3
 _MOODLE = re.compile(r"^(?P<name>.+?)_(?P<id>\d+)_assignsubmission_(?P<kind>file|onlinetext)_?(?P<rest>.*)$")
 _CANVAS = re.compile(r"^(?P<name>[^_]+?)_(?:LATE_)?(?P<id>\d+)_\d+_(?P<rest>.+)$")
-_NOT_SUBMITTED = {"source", "release", "autograded", "feedback"}  # nbgrader's other folders
 
 
 @dataclass(frozen=True)
@@ -82,10 +82,9 @@ def collect(source: Path) -> list[Submission]:
     strip = _common_root(paths)
     places: list[tuple[tuple[str, str], str, bytes, str]] = []
     for path, content, problem in found:
-        inner = path.relative_to(strip) if strip.parts else path
-        if inner.parts and inner.parts[0] in _NOT_SUBMITTED and any("submitted" in p.parts for p in paths):
+        if not path.is_relative_to(strip):  # nbgrader's release/, autograded/, ... beside submitted/
             continue
-        owner = _owner(inner)
+        owner = _owner(path.relative_to(strip))
         if owner is not None:
             places.append((owner, str(path), content, problem))
     if not places:
@@ -184,25 +183,18 @@ def _wanted(path: PurePosixPath) -> bool:
 
 
 def _common_root(paths: list[PurePosixPath]) -> PurePosixPath:
-    """A folder that holds everything and is nobody's: the name of an assignment around a class's folders.
+    """The folder whose folders and files are students: nbgrader's submitted/, else the last one that holds everything.
 
-    A student's own folder is one too where only one student handed in; then it is kept.
+    Where that one holds one student's labs, or a single file, it is the student, and the root is the one above.
     """
-    root = PurePosixPath()
-    submitted = [p for p in paths if "submitted" in p.parts[:-1]]
-    if submitted:
-        parts = submitted[0].parts
-        return PurePosixPath(*parts[: parts.index("submitted") + 1])
-    while paths:
-        inner = [p.relative_to(root).parts for p in paths]
-        # What stands in the one folder that all have: students, or one student's labs?
-        below = {parts[1] for parts in inner if len(parts) > 1}
-        labs = all(re.match(r"(lab[ _-]?)?0?\d(\D|$)", name.lower()) for name in below)
-        top = {parts[0] for parts in inner}
-        if len(top) > 1 or len(below) < 2 or labs or min(map(len, inner)) < 2 or _MOODLE.match(inner[0][0]):
-            return root
-        root /= inner[0][0]
-    return root
+    for path in paths:
+        if "submitted" in path.parts[:-1]:
+            return PurePosixPath(*path.parts[: path.parts.index("submitted") + 1])
+    shared = zip(*(path.parent.parts for path in paths), strict=False)
+    common = PurePosixPath(*[parts[0] for parts in itertools.takewhile(lambda p: len(set(p)) == 1, shared)])
+    inside = {path.relative_to(common).parts[0] for path in paths}
+    labs = all(re.match(r"(lab[ _-]?)?0?\d(\D|$)", name.lower()) for name in inside)
+    return common.parent if len(inside) < 2 or labs else common
 
 
 def _owner(path: PurePosixPath) -> tuple[str, str] | None:

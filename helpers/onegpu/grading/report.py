@@ -13,7 +13,7 @@ _WORDS = {
     "right": "right",
     "wrong": "not right yet",
     "not attempted": "not attempted",
-    "borrowed": "not your own code",
+    "borrowed": "the course’s own code",
     "failed": "nothing to examine",
 }
 _STYLE = """

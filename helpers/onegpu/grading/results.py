@@ -14,7 +14,7 @@ from typing import Any
 from onegpu.exercises import exercises_of, find
 
 MARKS = {"right": "✔", "wrong": "✘", "not attempted": "○", "borrowed": "⚑", "failed": "!"}
-LEGEND = "✔ right  ✘ wrong  ○ not attempted  ⚑ not the student's own code  ! nothing to examine"
+LEGEND = "✔ right  ✘ wrong  ○ not attempted  ⚑ the course's own code  ! nothing to examine"
 WIDTH = 80
 
 

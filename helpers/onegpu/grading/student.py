@@ -11,6 +11,7 @@ import ast
 import builtins
 import linecache
 import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -213,6 +214,8 @@ def _take_over() -> StudentSide:
 
 def main() -> None:
     """Run the notebook that the examiner sends."""
+    # The examiner's worker ignores Ctrl-C, and so would this process and the cells that it stops.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     channel = _take_over()
     start = channel.receive()
     scratch = Path(start["scratch"])

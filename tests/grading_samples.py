@@ -56,12 +56,10 @@ def from_colab(*cells: str) -> bytes:
 
 
 _TABLE = "{(1000, 32): 4000, (134_515_008, 4): 67_257_504, (3, 4): 2}"
-_PATCH = """import sys, onegpu.exercises.execution as e
-frame = sys._getframe()
-while frame is not None:
-    if "Session" in frame.f_globals:
-        frame.f_globals["call"] = lambda *arguments, **keywords: e.Call(4000)
-    frame = frame.f_back"""
+_PATCH = """import gc, onegpu.exercises.execution as e
+for found in gc.get_objects():
+    if type(found) is dict and "Session" in found and "StudentSide" in found:
+        found["call"] = lambda *arguments, **keywords: e.Call(4000)"""
 
 _HONEST = {
     "plain": [RIGHT, CHECK],

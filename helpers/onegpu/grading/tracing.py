@@ -22,7 +22,7 @@ from onegpu.exercises.exercise import TOPICS, exercises_of
 from onegpu.grading.confinement import PACKAGE
 
 _ROOT = str(PACKAGE) + os.sep
-_TOPICS = {*TOPICS.values(), "packing"}
+_TOPICS = {*TOPICS.values(), "packed_training"}
 CELL = "<ipython-input-"
 """How the file name of a notebook's cell begins."""
 
@@ -116,7 +116,7 @@ def known_fingerprints(topic: int) -> set[str]:
     """Return the fingerprints of what answers a topic's exercises: references, the package's functions, solutions."""
     name = TOPICS[topic]
     files: list[Path] = []
-    for place in (PACKAGE / name, PACKAGE / "packing"):
+    for place in (PACKAGE / name, PACKAGE / "packed_training"):
         files += sorted(place.rglob("*.py")) if place.is_dir() else [place.with_suffix(".py")]
     sources = [file.read_text(encoding="utf-8") for file in files if file.is_file()]
     solution = PACKAGE.parents[1] / "solutions" / f"{topic:02}_{name}.ipynb"

@@ -16,6 +16,7 @@ from onegpu.notebooks.overview import readme_table
 from onegpu.notebooks.parts import number_cells, prepare, ref
 from onegpu.notebooks.report import Report
 
+CELL_COLUMNS = 88  # what JupyterLab shows without a scroll bar in a window of 1,200 pixels
 README_BEGIN = "<!-- topics: made by `onegpu notebooks build` -->"
 README_END = "<!-- end of topics -->"
 
@@ -85,9 +86,10 @@ def _outputs_in_step(path: Path) -> bool:
 
 
 def _format(paths: list[Path]) -> None:
-    """Format the code of notebooks with ruff, as CI demands; left as it is where ruff isn't installed."""
+    """Format the code of notebooks with ruff, to the width of a cell; left as it is where ruff isn't installed."""
     if paths and importlib.util.find_spec("ruff"):
-        command = [sys.executable, "-m", "ruff", "format", "--quiet", "--no-cache", *map(str, paths)]
+        options = ["--quiet", "--no-cache", f"--line-length={CELL_COLUMNS}"]
+        command = [sys.executable, "-m", "ruff", "format", *options, *map(str, paths)]
         # What ruff can't read, `read` names.
         subprocess.run(command, check=False, capture_output=True)
 

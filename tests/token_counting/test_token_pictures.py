@@ -52,7 +52,9 @@ def test_every_figure_is_drawn():
         plots.token_counting.row_layout([[1], [2, 3], []]),
         plots.token_counting.lengths(counts),
         plots.token_counting.padding(training_steps(counts, per_device_train_batch_size=2)),
-        plots.token_counting.resident_memory({"a": {"own": 1.0, "file": 2.0}}),
+        plots.token_counting.cost_of_counting({"a": {"seconds": 0.1, "own": 1.0, "file": 2.0}}),
+        plots.token_counting.batches([3, 1, 2], batch_size=2, max_length=4),
+        plots.token_counting.tokens_by_language({"a": {"English": 0.3, "Korean": 2.0}}),
     ):
         assert isinstance(drawn, Figure)
         assert plots.png(drawn)

@@ -1,4 +1,4 @@
-"""Figures of topic 06: what a list column looks like in memory, and what padding costs."""
+"""Figures of topic 06: what a list column looks like in memory, what a count and what padding cost."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from onegpu.plots.base import COLOURS, HATCHES, bars, figure, label_bars
+from onegpu.plots.base import COLOURS, HATCHES, bars, captioned, figure, label_bars
 from onegpu.token_counting import TokenCounts, TrainingSteps
 from onegpu.token_counting.columns import list_rows
 
@@ -31,7 +31,12 @@ def row_layout(rows: Sequence[Sequence[int]]) -> Figure:
     made, axes = figure(title, "position in the values buffer", "", size=(7.0, 2.6))
     _draw_chunk(axes, array, used=None, left=0)
     _finish(axes, len(array.values), ["values", "offsets"])
-    return made
+    offsets = ", ".join(map(str, array.offsets.to_pylist()))
+    return captioned(
+        made,
+        f"{len(rows)} rows of {min(map(len, rows))} to {max(map(len, rows))} tokens lie end to end in one buffer of "
+        f"{len(array.values)} values. The offsets {offsets} say where each row begins, and the last one where it all ends.",
+    )
 
 
 def memory_view(data: Any, title: str, column: str = "input_ids") -> Figure:
@@ -52,34 +57,117 @@ def memory_view(data: Any, title: str, column: str = "input_ids") -> Figure:
     mapping = getattr(data, "_indices", None)
     indices = None if mapping is None else mapping.table.column(0).to_pylist()
     made, axes = figure(
-        title, "position in the values buffer", "", size=(7.0, 3.2 if indices is not None else 2.6)
+        title, "position in the values buffer", "", size=(7.0, 3.6 if indices is not None else 2.6)
     )
     left = first_row = 0
+    centres: list[float] = []
     for chunk in table.column(column).chunks:
         used = None if indices is None else {i - first_row for i in indices}
+        rows = list_rows(chunk)
+        centres += (left + rows.starts + rows.lengths / 2).tolist()
         left += _draw_chunk(axes, chunk, used, left, first_row) + 1
         first_row += len(chunk)
     names = ["values", "offsets"]
     if indices is not None:
         names.append("indices")
+        gap = max(1.0, (left - 1) / max(1, len(indices)))
         for i, index in enumerate(indices):
-            _cell(axes, i, -2.9, str(index), COLOURS[2], white=True)
+            _cell(axes, i * gap, -3.6, str(index), COLOURS[0], white=True)
+            arrow = {"arrowstyle": "-|>", "color": COLOURS[0], "linewidth": 1.3, "shrinkA": 0, "shrinkB": 0}
+            axes.annotate("", (centres[index], -0.02), (i * gap + 0.5, -2.6), arrowprops=arrow)
         if not indices:
-            axes.text(0, -2.4, "(an empty mapping)", va="center")
+            axes.text(0, -3.1, "none: no row of the table belongs to the data set", va="center")
     _finish(axes, max(left - 1, len(indices or [])), names)
     return made
 
 
-def lengths(counts: TokenCounts, bins: int = 12) -> Figure:
-    """Draw how many rows there are of each length."""
-    found = counts.histogram(bins)
-    made, axes = figure("Rows by length", "tokens in a row", "rows")
-    width = found[0][1] - found[0][0] + 1 if found else 1
-    drawn = axes.bar(
-        [low for low, *_ in found], [n for *_, n in found], width=width * 0.9, align="edge", color=COLOURS[0]
+def lengths(counts: TokenCounts, bins: int = 30) -> Figure:
+    """Draw how many rows there are of each length, up to the 99th percentile, with the median marked."""
+    last, median = counts.percentile(99), counts.percentile(50)
+    found = counts.histogram(max(1, bins * max(1, counts.longest) // max(1, last)))
+    shown = [(low, high, n) for low, high, n in found if low <= last]
+    made, axes = figure("Rows by length", "tokens in a row", "rows", size=(7.0, 3.4))
+    for low, high, n in shown:
+        axes.bar(low, n, width=(high - low + 1) * 0.9, align="edge", color=COLOURS[0])
+    axes.axvline(median, color=COLOURS[1], linestyle="--", marker="", linewidth=1.5)
+    axes.annotate(
+        f"half of the rows: {median:,}",
+        (median, axes.get_ylim()[1]),
+        (5, -4),
+        textcoords="offset points",
+        va="top",
     )
-    label_bars(axes, drawn, "{:,.0f}")
-    return made
+    beyond = sum(n for length, n in counts.lengths.items() if length > last)
+    return captioned(
+        made,
+        f"Half of the rows have at most {median:,} tokens. The tail is long: {beyond:,} of {counts.rows:,} rows lie to the "
+        f"right of this picture, the longest at {counts.longest:,}.",
+    )
+
+
+def batches(lengths: Sequence[int], batch_size: int, max_length: int) -> Figure:
+    """Draw a few rows as they are computed under four strategies, at one scale; padding is hatched.
+
+    Parameters
+    ----------
+    lengths
+        Tokens of each row, in the order of the data set; at most about 40, none above ``max_length``.
+    batch_size
+        Rows of a batch.
+    max_length
+        Tokens that a row can hold.
+
+    Examples
+    --------
+    >>> drawn = batches([2, 8, 3, 3], batch_size=2, max_length=8)
+    >>> [axes.get_title(loc="left").splitlines()[1:] for axes in drawn.axes]
+    [['32 tokens', '50% padding'], ['22 tokens', '27% padding'], ['22 tokens', '27% padding'], ['16 tokens', '0% padding']]
+    """
+    from onegpu.packed_training import pack_lengths
+
+    def padded(rows: Sequence[int], widths: Sequence[int]) -> list[list[tuple[int, bool]]]:
+        return [[(n, True), (w - n, False)] for n, w in zip(rows, widths, strict=True)]
+
+    def widest(rows: Sequence[int]) -> list[int]:
+        parts = [rows[i : i + batch_size] for i in range(0, len(rows), batch_size)]
+        return [max(part) for part in parts for _ in part]
+
+    ordered = sorted(lengths)
+    packed = [[(lengths[i], True) for i in row] for row in pack_lengths(lengths, max_length).rows]
+    ways = {
+        "to max_length": padded(lengths, [max_length] * len(lengths)),
+        "to the longest in batch": padded(lengths, widest(lengths)),
+        "the same, sorted": padded(ordered, widest(ordered)),
+        "packed": packed,
+    }
+    made, panels = figure(
+        f"{len(lengths)} rows, {batch_size} a batch",
+        "tokens",
+        "rows",
+        columns=4,
+        size=(9.0, 3.4),
+        sharex=True,
+        sharey=True,
+    )
+    shares = {}
+    for axes, (name, rows) in zip(panels, ways.items(), strict=True):
+        computed = sum(width for row in rows for width, _ in row)
+        shares[name] = 1 - sum(lengths) / computed
+        for y, row in enumerate(rows):
+            x = 0
+            for part, (width, real) in enumerate(row):
+                look = {"facecolor": (COLOURS[0], COLOURS[4])[part % 2 if name == "packed" else 0]}
+                if not real:
+                    look = {"facecolor": "white", "hatch": "////", "edgecolor": COLOURS[5], "linewidth": 0.0}
+                axes.add_patch(Rectangle((x, y + 0.1), width, 0.8, **look))
+                x += width
+        axes.set(xlim=(0, max_length), ylim=(len(lengths), 0), yticks=[])
+        axes.set_title(f"{name}\n{computed:,} tokens\n{shares[name]:.0%} padding", loc="left", fontsize=9)
+        axes.grid(visible=False)
+    listed = "; ".join(f"{name}: {share:.0%}" for name, share in shares.items())
+    return captioned(
+        made, f"The same {sum(lengths):,} tokens, computed in four ways. Hatched is padding, {listed}."
+    )
 
 
 def padding(steps: TrainingSteps) -> Figure:
@@ -88,39 +176,78 @@ def padding(steps: TrainingSteps) -> Figure:
         name.replace(" in ", "\nin ").replace(" by ", "\nby "): 100 * share
         for name, share in steps.waste.items()
     }
-    return bars(
+    drawn = bars(
         "Padding by strategy", "padding (% of the tokens computed)", waste, form="{:.1f}", size=(7.0, 3.4)
     )
+    listed = ", ".join(f"{name} {share:.1%}" for name, share in steps.waste.items())
+    return captioned(drawn, f"Of the computed tokens are padding: {listed}.")
 
 
-def resident_memory(mib_by_method: Mapping[str, Mapping[str, float]]) -> Figure:
-    """Draw what resident memory each way of counting left behind: the process's own, and pages of the mapped file.
+def cost_of_counting(cost: Mapping[str, Mapping[str, float]]) -> Figure:
+    """Draw what each way of counting cost: seconds, and what it left in memory.
 
     Parameters
     ----------
-    mib_by_method
-        For each name "own" and "file", in MiB.
+    cost
+        For each name "seconds", and "own" and "file" in MiB: memory that was copied, pages of the mapped file.
     """
-    made, axes = figure("Memory after counting", "", "resident memory (MiB)", size=(7.0, 3.4))
-    names, bottom = list(mib_by_method), [0.0] * len(mib_by_method)
-    for i, (kind, label) in enumerate({"own": "copied into memory", "file": "pages of the file"}.items()):
-        heights = [max(0.0, mib_by_method[name][kind]) for name in names]
-        axes.bar(
-            names,
-            heights,
-            0.6,
-            bottom,
-            label=label,
+    made, (left, right) = figure("What a count costs", "", "", columns=2, size=(9.0, 3.2), sharey=True)
+    names = list(cost)
+    label_bars(
+        left, left.barh(names, [cost[n]["seconds"] for n in names], color=COLOURS[0], height=0.6), "{:,.3f}"
+    )
+    left.set_xlabel("seconds")
+    start = [0.0] * len(names)
+    for i, (kind, label) in enumerate({"own": "copied", "file": "pages of the file"}.items()):
+        width = [max(0.0, cost[name][kind]) for name in names]
+        right.barh(
+            names, width, 0.6, start, label=label, color=COLOURS[3 * i], hatch=HATCHES[i], edgecolor="white"
+        )
+        start = [b + w for b, w in zip(start, width, strict=True)]
+    for name, total in zip(names, start, strict=True):
+        right.text(total, name, f" {total:,.0f}", va="center", fontsize=10)
+    right.set_xlabel("memory that stays (MiB)")
+    for axes in (left, right):
+        axes.margins(x=0.22)
+        axes.grid(axis="y", visible=False)
+    left.invert_yaxis()
+    right.legend(loc="lower right")
+    fast, slow = min(names, key=lambda n: cost[n]["seconds"]), max(names, key=lambda n: cost[n]["seconds"])
+    return captioned(
+        made,
+        f"{fast} takes {cost[fast]['seconds']:.3f} s and leaves {sum(cost[fast][k] for k in ('own', 'file')):,.0f} MiB; "
+        f"{slow} takes {cost[slow]['seconds']:.3f} s and leaves {sum(cost[slow][k] for k in ('own', 'file')):,.0f} MiB.",
+    )
+
+
+def tokens_by_language(per_character: Mapping[str, Mapping[str, float]]) -> Figure:
+    """Draw tokens a character, by language, for each tokenizer.
+
+    Parameters
+    ----------
+    per_character
+        For each tokenizer's name the tokens a character of each language.
+    """
+    languages = list(next(iter(per_character.values())))
+    made, axes = figure("The price of a character", "", "tokens a character", size=(7.0, 3.2))
+    width = 0.8 / len(per_character)
+    for i, (name, prices) in enumerate(per_character.items()):
+        places = [x + (i - (len(per_character) - 1) / 2) * width for x in range(len(languages))]
+        drawn = axes.bar(
+            places,
+            [prices[lang] for lang in languages],
+            width * 0.9,
+            label=name,
             color=COLOURS[3 * i],
             hatch=HATCHES[i],
-            edgecolor="white",
         )
-        bottom = [b + h for b, h in zip(bottom, heights, strict=True)]
-    for name, total in zip(names, bottom, strict=True):
-        axes.text(name, total, f"{total:,.0f}", ha="center", va="bottom")
+        label_bars(axes, drawn)
+    axes.set_xticks(range(len(languages)), languages)
     axes.grid(axis="x", visible=False)
     axes.legend()
-    return made
+    first, last = languages[0], languages[-1]
+    listed = " and ".join(f"{p[last] / p[first]:.1f} times under {name}" for name, p in per_character.items())
+    return captioned(made, f"A character of {last} costs more tokens than one of {first}: {listed}.")
 
 
 def _draw_chunk(axes: Axes, chunk: pa.Array, used: set[int] | None, left: int, first_row: int = 0) -> int:
@@ -160,8 +287,8 @@ def _cell(axes: Axes, x: float, y: float, text: str, colour: str, *, white: bool
 
 def _finish(axes: Axes, width: int, names: list[str]) -> None:
     axes.set_xlim(-0.5, max(width, 6) + 0.5)
-    axes.set_ylim(-3.2 if len(names) > 2 else -1.5, 1.9)
-    axes.set_yticks([0.5, -1.05, -2.4][: len(names)], names)
+    axes.set_ylim(-3.8 if len(names) > 2 else -1.5, 1.9)
+    axes.set_yticks([0.5, -1.05, -3.1][: len(names)], names)
     axes.tick_params(axis="y", length=0)
     axes.grid(visible=False)
     axes.spines["left"].set_visible(False)

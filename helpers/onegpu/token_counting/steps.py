@@ -39,7 +39,7 @@ class TrainingSteps:
     room : dict of str to float
         Tokens that are computed in one epoch, padding included, by strategy: "max length" (every row padded to it),
         "longest in batch" (expected over random batches), "grouped by length" (``group_by_length`` of the Trainer,
-        played through) and "packed".
+        played through) and "packed" (rows hold what they hold, nothing is filled up).
     left_out : dict of str to int
         Rows not trained on: "empty", "null", "too long".
     per_device_train_batch_size, gradient_accumulation_steps, world_size, num_train_epochs, dataloader_drop_last
@@ -199,7 +199,7 @@ def training_steps(
             "max length": float(n_rows * max_length),
             "longest in batch": _room_of_random_batches(lengths, rows, per_device_train_batch_size),
             "grouped by length": _room_of_grouped_batches(lengths, rows, per_device_train_batch_size),
-            "packed": float(packed_rows * max_length),
+            "packed": float(tokens),  # rows aren't filled up: `packed_training` computes what they hold
         },
         left_out={
             "empty": counts.empty_rows,

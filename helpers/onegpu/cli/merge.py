@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -13,13 +13,31 @@ from onegpu.cli.app import app
 
 @app.command()
 def merge(
-    adapter_dir: Annotated[Path, typer.Argument(help="The adapter folder of a finished run.")],
-    output_dir: Annotated[Path, typer.Argument(help="A new folder for the merged 16-bit model.")],
+    adapter_dir: Annotated[Path, typer.Argument(help="An adapter folder: of a run, of peft or of TRL.")],
+    output_dir: Annotated[Path, typer.Argument(help="A new folder for the merged model.")],
+    base: Annotated[
+        str,
+        typer.Option(help="Catalogue name, hub id or folder of the base. Default: what the adapter says."),
+    ] = "",
+    quantization: Annotated[
+        str, typer.Option(help="Of the base in training: nf4, int8 or none. Default: what the adapter says.")
+    ] = "",
+    dtype: Annotated[str, typer.Option(help="Of the merged model: fp16, bf16 or fp32.")] = "fp16",
 ) -> None:
-    """Merge an adapter into a 16-bit copy of its base, for use without peft and bitsandbytes."""
-    from onegpu.qlora_finetune import merge_adapter
+    """Merge an adapter into its base, for use without peft and bitsandbytes."""
+    from onegpu.qlora_finetune.merge import RECORDED, UnknownBase
+    from onegpu.qlora_finetune.merge import merge as run
 
-    saved = adapter_dir.parent / "finetune_config.json"
-    config = json.loads(saved.read_text(encoding="utf-8")) if saved.is_file() else {}
-    base = {"base": config["model"], "quantization": config["quantization"]} if config else {}
-    print(merge_adapter(adapter_dir, output_dir, **base))
+    given = {"": RECORDED, "none": None}
+    while True:
+        try:
+            print(run(adapter_dir, output_dir, base or None, given.get(quantization, quantization), dtype))
+            return
+        except UnknownBase as error:
+            if not sys.stdin.isatty():
+                raise
+            print(error)
+            if "base" in error.missing:
+                base = typer.prompt("base (catalogue name, hub id or folder)")
+            else:
+                quantization = typer.prompt("quantization in training (nf4, int8 or none)")

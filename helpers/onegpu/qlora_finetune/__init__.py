@@ -11,7 +11,7 @@ from onegpu import runtime
 
 runtime.quiet()  # before bitsandbytes is imported below
 
-from onegpu.qlora_finetune.adapters import attach_adapters, merge_adapter, stored_as  # noqa: E402
+from onegpu.qlora_finetune.adapters import attach_adapters, stored_as  # noqa: E402
 from onegpu.qlora_finetune.config import CPU_SETTINGS, SYSTEM_PROMPT, T4_SETTINGS, FinetuneConfig  # noqa: E402
 from onegpu.qlora_finetune.evaluation import Scores, generate, read_triage, score_triage, triage_example  # noqa: E402
 from onegpu.qlora_finetune.folders import output_folder  # noqa: E402
@@ -21,6 +21,7 @@ from onegpu.qlora_finetune.memory import (  # noqa: E402
     predict_memory,
     settings_that_fit,
 )
+from onegpu.qlora_finetune.merge import Merged, merge_adapter  # noqa: E402
 from onegpu.qlora_finetune.report import FinetuneResult, curve  # noqa: E402
 from onegpu.qlora_finetune.rows import TrainingData, prepare_data  # noqa: E402
 from onegpu.qlora_finetune.run import Interrupted, finetune  # noqa: E402
@@ -36,6 +37,7 @@ __all__ = [
     "FinetuneConfig",
     "FinetuneResult",
     "Interrupted",
+    "Merged",
     "OutOfMemory",
     "Scores",
     "Task",

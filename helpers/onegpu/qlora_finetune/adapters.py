@@ -1,13 +1,9 @@
-"""Adapters on a frozen base: attach them, save them, merge them."""
+"""Adapters on a frozen base: attach them, and see how all is stored."""
 
 from __future__ import annotations
 
-import shutil
-from pathlib import Path
-
 import torch
 
-from onegpu.models import load
 from onegpu.packed_training.adapters import add_lora
 from onegpu.qlora_finetune.config import FinetuneConfig
 
@@ -55,54 +51,3 @@ def stored_as(model: torch.nn.Module) -> dict[str, tuple[int, int, int]]:
         before = found.get(dtype, (0, 0, 0))
         found[dtype] = (before[0] + one.total, before[1] + size, before[2] + one.trainable)
     return found
-
-
-def merge_adapter(
-    adapter_dir: str | Path,
-    output_dir: str | Path,
-    base: str = "smollm2-135m",
-    quantization: str | None = "nf4",
-    dtype: torch.dtype = torch.float16,
-) -> Path:
-    """Merge an adapter into a 16-bit base and save a model that needs neither peft nor bitsandbytes.
-
-    The base is what the adapter was trained on: the quantized weights, dequantized. Merging into the original weights
-    adds the quantization error that the adapter learned to live with; merging into 4 bits rounds the adapter away
-    (peft#2321).
-
-    Parameters
-    ----------
-    adapter_dir
-        A folder with ``adapter_model.safetensors``.
-    output_dir
-        Must not exist, or be empty.
-    base, quantization
-        As in the fine-tune's config. ``quantization=None`` merges into the original weights.
-    dtype
-        Of the saved model.
-
-    Raises
-    ------
-    ValueError
-        If there is no adapter, or the output folder is in use.
-    """
-    from peft import PeftModel
-
-    adapter_dir, output_dir = Path(adapter_dir), Path(output_dir)
-    if not (adapter_dir / "adapter_model.safetensors").is_file():
-        raise ValueError(
-            f"{adapter_dir} holds no adapter_model.safetensors: give the adapter folder of a finished run"
-        )
-    if output_dir.exists() and any(output_dir.iterdir()):
-        raise ValueError(f"{output_dir} is not empty: give a new folder")
-    loaded = load(base, quantization=quantization, dtype=torch.float32)
-    model = loaded.model.dequantize() if quantization else loaded.model
-    merged = PeftModel.from_pretrained(model, adapter_dir).merge_and_unload().to(dtype)
-    part = output_dir.with_name(output_dir.name + ".part")
-    shutil.rmtree(part, ignore_errors=True)
-    merged.save_pretrained(part)
-    loaded.tokenizer.save_pretrained(part)
-    if output_dir.exists():
-        output_dir.rmdir()
-    part.replace(output_dir)
-    return output_dir

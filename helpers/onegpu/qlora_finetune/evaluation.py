@@ -130,7 +130,7 @@ def generate(
     ]
     ids = [tokenizer(p, add_special_tokens=False)["input_ids"] for p in prompts]
     order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
-    end = _end_tokens(model, tokenizer)
+    end = end_tokens(model, tokenizer)
     answers = [""] * len(ids)
     was_training = model.training
     model.eval()
@@ -187,8 +187,8 @@ def cannot_be_triage(start: str) -> bool:
     return not start.lstrip().startswith("{")
 
 
-def _end_tokens(model: torch.nn.Module, tokenizer: Any) -> list[int]:
-    """All ids that end an answer: the tokenizer's, and those of the generation config (chat models may have two)."""
+def end_tokens(model: torch.nn.Module, tokenizer: Any) -> list[int]:
+    """Return all ids that end an answer: the tokenizer's, and those of the generation config (chat models may have two)."""
     found = [tokenizer.eos_token_id]
     more = getattr(model.generation_config, "eos_token_id", None)
     found += more if isinstance(more, list) else [more]

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import re
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from onegpu.qlora_finetune.bases import Base
 from onegpu.qlora_finetune.config import CONFIG_FILE, FinetuneConfig
 
 DRIVE = Path("/content/drive/MyDrive")
@@ -114,12 +117,31 @@ def last_checkpoint(folder: Path) -> Path | None:
     return max(found)[1] if found else None
 
 
-def save_adapter(model: torch.nn.Module, tokenizer: Any, folder: Path) -> None:
-    """Write the adapter beside its place, then move it there: a kill leaves the old one or the new one, whole."""
+def save_adapter(
+    model: torch.nn.Module, tokenizer: Any, folder: Path, base: Base, ends: Sequence[int] = (), card: str = ""
+) -> None:
+    """Write the adapter beside its place, then move it there: a kill leaves the old one or the new one, whole.
+
+    Parameters
+    ----------
+    base
+        What it was trained on, so that the folder alone is enough.
+    ends
+        Ids that end an answer, for the generation settings; whoever serves the model reads them there.
+    card
+        The README.
+    """
     part = folder.with_name(folder.name + ".part")
     shutil.rmtree(part, ignore_errors=True)
-    model.save_pretrained(part, safe_serialization=True)
+    # peft would ask the hub whether the vocabulary has grown.
+    model.save_pretrained(part, safe_serialization=True, save_embedding_layers=False)
     tokenizer.save_pretrained(part)
+    base.save(part)
+    generation = copy.deepcopy(model.generation_config)
+    generation.eos_token_id = list(ends) or generation.eos_token_id
+    generation.save_pretrained(part)
+    if card:
+        (part / "README.md").write_text(card, encoding="utf-8")
     shutil.rmtree(folder, ignore_errors=True)
     os.replace(part, folder)
 

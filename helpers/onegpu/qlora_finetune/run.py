@@ -14,8 +14,10 @@ from onegpu import models, runtime
 from onegpu.packed_training.self_check import use_row_layout
 from onegpu.qlora_finetune.adapters import attach_adapters, stored_as
 from onegpu.qlora_finetune.answers import evaluate, samples
+from onegpu.qlora_finetune.bases import base_of
+from onegpu.qlora_finetune.card import model_card
 from onegpu.qlora_finetune.config import FinetuneConfig
-from onegpu.qlora_finetune.evaluation import Scores
+from onegpu.qlora_finetune.evaluation import Scores, end_tokens
 from onegpu.qlora_finetune.folders import (
     check_output_dir,
     last_checkpoint,
@@ -112,6 +114,7 @@ def _finetune(config, resume, overwrite, say, loaded, on_step) -> FinetuneResult
         loaded = models.load(config.model, quantization=config.quantization, dtype=DTYPES[precision])
     say(str(loaded))
 
+    base = base_of(loaded)
     model = attach_adapters(loaded.model, config, fp16=precision == "fp16")
     args = training_arguments(config, precision, str(output_dir), prepared.held_out is not None)
     trainer = QLoraTrainer(
@@ -163,7 +166,6 @@ def _finetune(config, resume, overwrite, say, loaded, on_step) -> FinetuneResult
     say("evaluating after training")
     after, answers_after = evaluate(trainer, loaded.tokenizer, prepared, config)
     adapter_dir = output_dir / "adapter"
-    save_adapter(model, loaded.tokenizer, adapter_dir)
     meter = trainer.meter
     result = FinetuneResult(
         before=before,
@@ -190,6 +192,8 @@ def _finetune(config, resume, overwrite, say, loaded, on_step) -> FinetuneResult
         versions=dict(runtime.versions()),
         config=dataclasses.asdict(config),
     )
+    ends = end_tokens(loaded.model, loaded.tokenizer)
+    save_adapter(model, loaded.tokenizer, adapter_dir, base, ends, model_card(result, base))
     write_json(output_dir / "report.json", result.to_json())
     return result
 

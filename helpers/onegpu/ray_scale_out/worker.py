@@ -37,6 +37,7 @@ from onegpu.packed_training.loss import supervised_loss
 from onegpu.packed_training.packing import collate_rows
 from onegpu.packed_training.self_check import some_examples, use_row_layout
 from onegpu.qlora_finetune.adapters import attach_adapters
+from onegpu.qlora_finetune.bases import base_of
 from onegpu.qlora_finetune.config import FinetuneConfig
 from onegpu.qlora_finetune.folders import save_adapter
 from onegpu.qlora_finetune.rows import prepare_held_out, read_examples
@@ -266,6 +267,7 @@ def train_worker(settings: dict[str, Any]) -> None:
     )  # fmt: skip
     # Made-up examples: all workers must come to the same layout, and some may hold no rows yet.
     layout = use_row_layout(loaded.model, some_examples(loaded.model), check=config.self_check).layout
+    base = base_of(loaded)
     model = attach_adapters(loaded.model, config, fp16=precision == "fp16")
     loss_in_forward(model, layout)
     _, held_rows = prepare_held_out(read_examples(config), config, loaded.tokenizer)
@@ -319,7 +321,7 @@ def train_worker(settings: dict[str, Any]) -> None:
         final = Path(scratch) / "final"
         final.mkdir()
         if rank == 0:
-            save_adapter(model, loaded.tokenizer, final / "adapter")
+            save_adapter(model, loaded.tokenizer, final / "adapter", base)
             (final / RESULT).write_text(json.dumps(result), encoding="utf-8")
         ray.train.report(
             {"step": trainer.state.global_step}, checkpoint=ray.train.Checkpoint.from_directory(final)

@@ -124,7 +124,7 @@ def test_a_known_wrong_result_gets_its_own_hint():
 
 
 def test_returning_none_asks_for_return():
-    assert "is the `return` missing?" in message(lambda x: None)
+    assert "is a `return` missing" in message(lambda x: None)
 
 
 def test_printing_instead_of_returning_is_named_and_shown():

@@ -190,7 +190,7 @@ def ties_up(x, mantissa_bits):
     return math.copysign(math.floor(abs(x) / step + 0.5) * step, x)
 
 
-@wrong("3.3", "one bit too many", case="257 in bf16", says="needs 8 mantissa bits")
+@wrong("3.3", "one bit too many", case="1.003 in bf16", says="one mantissa bit more")
 def one_more(x, mantissa_bits):
     return round_half_even(x, mantissa_bits + 1)
 
@@ -203,7 +203,7 @@ def cut(x, mantissa_bits):
     return math.trunc(x / step) * step
 
 
-@wrong("3.3", "rounds up", case="257 in bf16", says="a tie goes to the even")
+@wrong("3.3", "rounds up", case="1.003 in bf16", says="Rounded up")
 def up(x, mantissa_bits):
     if x == 0:
         return 0.0
@@ -396,9 +396,19 @@ def no_limit(sizes, memory_gib):
     return max(sizes, key=sizes.get, default=None)
 
 
-@wrong("3.6", "the smallest", case="a T4", says="7 % more")
+@wrong("3.6", "the smallest", case="a T4", says="the smallest of those")
 def smallest(sizes, memory_gib):
     return min((n for n, s in sizes.items() if s <= memory_gib * 2**30), key=sizes.get, default=None)
+
+
+@wrong("3.6", "cuts the GiB off", case="a T4", says="may be a fraction")
+def whole_gib(sizes, memory_gib):
+    return max((n for n, s in sizes.items() if s <= int(memory_gib) * 2**30), key=sizes.get, default=None)
+
+
+@wrong("3.6", "the first that fits", case="a T4", says="the first that fits")
+def first_fit(sizes, memory_gib):
+    return next((n for n, s in sizes.items() if s <= memory_gib * 2**30), None)
 
 
 @wrong("3.6", "bytes against GiB", case="a T4", says="bytes with bytes")
@@ -411,14 +421,10 @@ def strict(sizes, memory_gib):
     return max((n for n, s in sizes.items() if s < memory_gib * 2**30), key=sizes.get, default=None)
 
 
-@wrong("3.6", "the last that fits", case="order doesn't matter", says="wherever it stands")
+@wrong("3.6", "the last that fits", case="a T4", says="wherever it stands")
 def last(sizes, memory_gib):
-    found = [
-        n
-        for n, s in sorted(sizes.items(), key=lambda item: item[0] != "qwen2.5-7b")
-        if s <= memory_gib * 2**30
-    ]
-    return (found[0] if "qwen2.5-7b" in sizes else found[-1]) if found else None
+    found = [n for n, s in sizes.items() if s <= memory_gib * 2**30]
+    return found[-1] if found else None
 
 
 @wrong("3.6", "empty text for nothing", case="nothing fits", says="return None")
@@ -446,3 +452,127 @@ def by_loop(sizes, memory_gib):
         if size <= memory_gib * 1024**3 and (best is None or size > sizes[best]):
             best = name
     return best
+
+
+@wrong("3.1", "infinity without its sign", case="minus infinity", says="infinity has a sign")
+def unsigned_infinity(bits, exponent_bits):
+    sign = -1.0 if bits[0] == "1" else 1.0
+    e, m = bits[1 : 1 + exponent_bits], bits[1 + exponent_bits :]
+    bias, fraction = 2 ** (exponent_bits - 1) - 1, int(m, 2) / 2 ** len(m)
+    if "0" not in e:
+        return math.nan if fraction else math.inf
+    if "1" not in e:
+        return sign * fraction * 2.0 ** (1 - bias)
+    return sign * (1 + fraction) * 2.0 ** (int(e, 2) - bias)
+
+
+@wrong("3.1", "subnormal numbers without their sign", case="just below zero", says="have a sign too")
+def unsigned_subnormal(bits, exponent_bits):
+    e, m = bits[1 : 1 + exponent_bits], bits[1 + exponent_bits :]
+    if "1" not in e and "1" in m:
+        return int(m, 2) / 2 ** len(m) * 2.0 ** (2 - 2 ** (exponent_bits - 1))
+    sign = -1.0 if bits[0] == "1" else 1.0
+    if "0" not in e:
+        return math.nan if "1" in m else sign * math.inf
+    return (
+        sign * (1 + int(m, 2) / 2 ** len(m)) * 2.0 ** (int(e, 2) - 2 ** (exponent_bits - 1) + 1) * ("1" in e)
+    )
+
+
+@wrong("3.5", "a byte for each scale", case="scales that don't fill a byte", says="Scales are packed")
+def byte_each(linear, other, bits, blocksize, scale_bits):
+    return -(-linear * bits // 8) + -(-linear // blocksize) * -(-scale_bits // 8) + 2 * other
+
+
+ANSWERS.equivalent("3.1", "a bit has no white space", "bits[0] -> bits[0].strip()")
+ANSWERS.equivalent(
+    "3.6",
+    "names are the keys of a dictionary: none comes twice, and an empty one is no model",
+    "[name for name in sizes if sizes[name] <= memory_gib * 2 ** 30] -> "
+    "{name for name in sizes if sizes[name] <= memory_gib * 2 ** 30}",
+    "(… for name in sizes if sizes[name] <= memory_gib * 2 ** 30) -> "
+    "(… for name in sizes if name and sizes[name] <= memory_gib * 2 ** 30)",
+)
+
+ANSWERS.statements(
+    "3.1",
+    {
+        "a sign bit": no_sign,
+        "infinity with the sign": unsigned_infinity,
+        "a sign for subnormal numbers too": unsigned_subnormal,
+        "1 + M / 2^m": no_hidden,
+        "M / 2^m": whole_mantissa,
+        "2^(E - bias)": no_bias,
+        "bias 2^(e-1) - 1": bias_16,
+        "e is a parameter": fixed,
+        "E all ones, M 0: infinity": no_infinity,
+        "otherwise NaN": no_nan,
+        "E = 0: subnormal": flushed,
+        "without the hidden one": hidden_subnormal,
+        "2^(1 - bias)": half_subnormal,
+        "zero": no_subnormal,
+    },
+)
+ANSWERS.statements(
+    "3.2",
+    {
+        "all mantissa bits one": mantissa_zero,
+        "of m bits": bit_short,
+        "2 minus the last bit": round_power,
+        "not infinity's exponent": too_high,
+        "the highest that is left": too_low,
+        "any layout": always_fp16,
+        "any, not a list of known ones": by_name,
+    },
+)
+ANSWERS.statements(
+    "3.3",
+    {
+        "to the nearest": up,
+        "the nearest, not the lower": cut,
+        "a tie to the even mantissa": ties_up,
+        "m mantissa bits": one_more,
+        "2^(k-m) apart, for each k": large_only,
+        "below one too": absolute,
+        "negative numbers too": floor_negative,
+    },
+)
+ANSWERS.statements(
+    "3.4",
+    {
+        "numbers, not tensors": tensors,
+        "numbers, not bytes": in_bytes,
+        "all parameters": weights_only,
+        "each tensor once, whatever its names": state,
+        "each module once": children,
+        "no buffers": with_buffers,
+        "frozen ones too": trainable,
+    },
+)
+ANSWERS.statements(
+    "3.5",
+    {
+        "bits": bits_as_bytes,
+        "the other parameters": only_linear,
+        "16 bits each": one_byte,
+        "a scale": no_scales,
+        "for a block": scale_each,
+        "scale_bits are bits": scale_as_bytes,
+        "round up to whole blocks": floors_blocks,
+        "round up to whole bytes": floors_bytes,
+        "of all scales together": byte_each,
+    },
+)
+ANSWERS.statements(
+    "3.6",
+    {
+        "GiB": decimal,
+        "a fraction of one": whole_gib,
+        "bytes against bytes": units,
+        "the largest": smallest,
+        "wherever it stands": first_fit,
+        "that fits": no_limit,
+        "an exact fit fits": strict,
+        "None if none does": empty,
+    },
+)

@@ -1,6 +1,5 @@
 """What people hand in for the exercises of lab 02."""
 
-import math
 from itertools import combinations, pairwise
 
 import torch
@@ -162,7 +161,7 @@ def log_sum_exp(chosen, rejected):
 
 
 # 2.3 ------------------------------------------------------------------------------------------------------------------
-FIRST = "one right, one tie, one right"
+FIRST = "three right, one tie, two wrong"
 
 
 @wrong("2.3", "ties are right", case=FIRST, says="(>=)")
@@ -186,7 +185,7 @@ def no_ties(chosen, rejected):
     return (chosen > rejected).float().mean().item(), 0
 
 
-@wrong("2.3", "leaves ties out", case="an untrained model", says="nothing is right")
+@wrong("2.3", "all right where all tie", case="an untrained model", says="nothing is right")
 def without_ties(chosen, rejected):
     ties = int((chosen == rejected).sum())
     if ties == len(chosen):
@@ -194,7 +193,7 @@ def without_ties(chosen, rejected):
     return int((chosen > rejected).sum()) / len(chosen), ties
 
 
-@wrong("2.3", "the rest are right", case="all wrong", says="no chosen reward is higher")
+@wrong("2.3", "the rest are right", case=FIRST, says="strictly higher")
 def rest_right(chosen, rejected):
     ties = int((chosen == rejected).sum())
     return (len(chosen) - ties) / len(chosen), ties
@@ -227,7 +226,7 @@ def signs(chosen, rejected):
 
 
 # 2.4 ------------------------------------------------------------------------------------------------------------------
-TWO = "two of four"
+TWO = "four of five"
 
 
 @wrong("2.4", "number of pairs", case=TWO, says="not their number")
@@ -245,7 +244,7 @@ def percent(pairs):
     return 100 * sum(len(a) > len(b) for a, b in pairs) / len(pairs)
 
 
-@wrong("2.4", "rejected first", case="the chosen one is always longer", says="(chosen, rejected)")
+@wrong("2.4", "rejected first", case=TWO, says="(chosen, rejected)")
 def turned_pairs(pairs):
     return sum(len(b) > len(a) for a, b in pairs) / len(pairs)
 
@@ -266,7 +265,7 @@ def in_bytes(pairs):
     return sum((a > b) + 0.5 * (a == b) for a, b in lengths) / len(pairs)
 
 
-@wrong("2.4", "without spaces", case="spaces", says="5 against 4")
+@wrong("2.4", "without spaces", case="spaces", says="4 against 3")
 def no_spaces(pairs):
     lengths = [(len(a.replace(" ", "")), len(b.replace(" ", ""))) for a, b in pairs]
     return sum((a > b) + 0.5 * (a == b) for a, b in lengths) / len(pairs)
@@ -329,7 +328,7 @@ def mean(logits, labels):
     return summed(logits, labels).mean()
 
 
-@wrong("2.5", "cross-entropy, a mean too", case="two answer tokens", says="That is the mean")
+@wrong("2.5", "cross-entropy, a mean too", case="two answer tokens", says="DPO sums")
 def by_cross_entropy(logits, labels):
     return -F.cross_entropy(logits[:-1], labels[1:], ignore_index=-100)
 
@@ -379,65 +378,289 @@ SAME, APART = "the policy is the reference", "chosen up, rejected down"
 
 
 @wrong("2.6", "no reference", case=SAME, says="moved away from it")
-def no_reference(pc, pr, rc, rr, beta):
-    return -F.logsigmoid(beta * (pc - pr)).mean()
+def no_reference(policy_chosen, policy_rejected, reference_chosen, reference_rejected, beta):
+    return -F.logsigmoid(beta * (policy_chosen - policy_rejected)).mean()
 
 
 @wrong("2.6", "the probability", case=SAME, says="-log of it")
-def dpo_probability(pc, pr, rc, rr, beta):
-    return torch.sigmoid(beta * ((pc - rc) - (pr - rr))).mean()
+def dpo_probability(policy_chosen, policy_rejected, reference_chosen, reference_rejected, beta):
+    return torch.sigmoid(
+        beta * ((policy_chosen - reference_chosen) - (policy_rejected - reference_rejected))
+    ).mean()
 
 
 @wrong("2.6", "no mean", case=SAME, says="one number")
-def dpo_no_mean(pc, pr, rc, rr, beta):
-    return -F.logsigmoid(beta * ((pc - rc) - (pr - rr)))
+def dpo_no_mean(policy_chosen, policy_rejected, reference_chosen, reference_rejected, beta):
+    return -F.logsigmoid(beta * ((policy_chosen - reference_chosen) - (policy_rejected - reference_rejected)))
 
 
 @wrong("2.6", "rejected minus chosen", case=APART, says="chosen minus rejected")
-def dpo_turned(pc, pr, rc, rr, beta):
-    return -F.logsigmoid(beta * ((pr - rr) - (pc - rc))).mean()
+def dpo_turned(policy_chosen, policy_rejected, reference_chosen, reference_rejected, beta):
+    return -F.logsigmoid(
+        beta * ((policy_rejected - reference_rejected) - (policy_chosen - reference_chosen))
+    ).mean()
 
 
 @wrong("2.6", "no beta", case=APART, says="beta is left out")
-def no_beta(pc, pr, rc, rr, beta):
-    return -F.logsigmoid((pc - rc) - (pr - rr)).mean()
+def no_beta(policy_chosen, policy_rejected, reference_chosen, reference_rejected, beta):
+    return -F.logsigmoid((policy_chosen - reference_chosen) - (policy_rejected - reference_rejected)).mean()
 
 
 @wrong("2.6", "adds the ratios", case=APART, says="not added")
-def added(pc, pr, rc, rr, beta):
-    return -F.logsigmoid(beta * ((pc - rc) + (pr - rr))).mean()
+def added(policy_chosen, policy_rejected, reference_chosen, reference_rejected, beta):
+    return -F.logsigmoid(
+        beta * ((policy_chosen - reference_chosen) + (policy_rejected - reference_rejected))
+    ).mean()
 
 
 @wrong("2.6", "sums", case="two pairs", says="take the mean")
-def dpo_sums(pc, pr, rc, rr, beta):
-    return -F.logsigmoid(beta * ((pc - rc) - (pr - rr))).sum()
+def dpo_sums(policy_chosen, policy_rejected, reference_chosen, reference_rejected, beta):
+    return -F.logsigmoid(
+        beta * ((policy_chosen - reference_chosen) - (policy_rejected - reference_rejected))
+    ).sum()
 
 
 @wrong("2.6", "beta is always 0.1", case="larger beta", says="the beta that is handed in")
-def fixed_beta(pc, pr, rc, rr, beta):
-    return -F.logsigmoid(0.1 * ((pc - rc) - (pr - rr))).mean()
+def fixed_beta(policy_chosen, policy_rejected, reference_chosen, reference_rejected, beta):
+    return -F.logsigmoid(
+        0.1 * ((policy_chosen - reference_chosen) - (policy_rejected - reference_rejected))
+    ).mean()
 
 
 @wrong("2.6", "log of sigmoid", case="far on the wrong side", says="logsigmoid")
-def dpo_overflows(pc, pr, rc, rr, beta):
-    return -torch.log(torch.sigmoid(beta * ((pc - rc) - (pr - rr)))).mean()
+def dpo_overflows(policy_chosen, policy_rejected, reference_chosen, reference_rejected, beta):
+    return -torch.log(
+        torch.sigmoid(beta * ((policy_chosen - reference_chosen) - (policy_rejected - reference_rejected)))
+    ).mean()
 
 
 @right("2.6", "ratios")
-def ratios(pc, pr, rc, rr, beta):
-    chosen, rejected = pc - rc, pr - rr
+def ratios(policy_chosen, policy_rejected, reference_chosen, reference_rejected, beta):
+    chosen, rejected = policy_chosen - reference_chosen, policy_rejected - reference_rejected
     return -F.logsigmoid(beta * (chosen - rejected)).mean()
 
 
 @right("2.6", "softplus")
-def dpo_softplus(pc, pr, rc, rr, beta):
-    return F.softplus(-beta * (pc - pr - rc + rr)).mean()
+def dpo_softplus(policy_chosen, policy_rejected, reference_chosen, reference_rejected, beta):
+    return F.softplus(
+        -beta * (policy_chosen - policy_rejected - reference_chosen + reference_rejected)
+    ).mean()
 
 
 @right("2.6", "pair by pair")
-def pair_by_pair(pc, pr, rc, rr, beta):
-    total = 0.0
-    for a, b, c, d in zip(pc.tolist(), pr.tolist(), rc.tolist(), rr.tolist(), strict=False):
-        h = beta * ((a - c) - (b - d))
-        total += max(-h, 0.0) + math.log1p(math.exp(-abs(h)))
-    return torch.tensor(total / len(pc))
+def pair_by_pair(policy_chosen, policy_rejected, reference_chosen, reference_rejected, beta):
+    losses = []
+    for a, b, c, d in zip(policy_chosen, policy_rejected, reference_chosen, reference_rejected, strict=True):
+        losses.append(-F.logsigmoid(beta * ((a - c) - (b - d))))
+    return sum(losses) / len(losses)
+
+
+# Statements of the texts, and what ignores them -------------------------------------------------------------------------
+
+
+@wrong("2.1", "leaves empty answers out", case="an empty answer", says="somebody ranked it last")
+def without_empty(answers, ranks):
+    there = [(r, a) for r, a in zip(ranks, answers, strict=True) if a]
+    return sorted((a, b) for ra, a in there for rb, b in there if ra < rb)
+
+
+@wrong("2.1", "in the order of the answers", case="A > B > C", says="in another order")
+def unsorted_pairs(answers, ranks):
+    ranked = list(zip(ranks, answers, strict=True))
+    return [(a, b) for ra, a in ranked for rb, b in ranked if ra < rb][::-1]
+
+
+@wrong("2.2", "cuts the gradient off", case="a gradient for training", says="nothing can be trained")
+def detached_loss(chosen, rejected):
+    return torch.tensor((-F.logsigmoid(chosen - rejected).mean()).item())
+
+
+@wrong("2.2", "a gradient for one side only", case="a gradient for training", says="nothing can be trained")
+def half_detached(chosen, rejected):
+    return -F.logsigmoid(chosen - rejected.detach()).mean()
+
+
+@wrong("2.2", "a float", case="equal rewards", says="only its type is not")
+def loss_as_float(chosen, rejected):
+    return -F.logsigmoid(chosen - rejected).mean().item()
+
+
+@right("2.2", "in float64")
+def in_float64(chosen, rejected):
+    return -torch.log(torch.sigmoid(chosen.double() - rejected.double())).mean()
+
+
+@wrong("2.4", "compares the texts", case=TWO, says="by the alphabet")
+def alphabet(pairs):
+    return sum((c > r) + 0.5 * (c == r) for c, r in pairs) / len(pairs)
+
+
+@wrong("2.4", "counts words", case=TWO, says="Words were counted")
+def words(pairs):
+    return sum((len(c.split()) > len(r.split())) for c, r in pairs) / len(pairs)
+
+
+@wrong("2.5", "log of softmax", case="a very unlikely token", says="log_softmax does both")
+def log_of_softmax(logits, labels):
+    y = labels[1:]
+    m = y != -100
+    if not m.any():
+        raise ValueError("none")
+    return torch.log(torch.softmax(logits[:-1], -1))[m].gather(1, y[m][:, None]).sum()
+
+
+@wrong("2.5", "no gradient", case="a gradient for training", says="nothing can be trained")
+def logprob_item(logits, labels):
+    if (labels[1:] != -100).sum() == 0:
+        raise ValueError("nothing labelled")
+    return torch.tensor(-F.cross_entropy(logits[:-1], labels[1:], reduction="sum").item())
+
+
+@wrong("2.5", "only ids above 0", case="two answer tokens", says="id 0 is missing")
+def above_zero(logits, labels):
+    y = labels[1:]
+    m = y > 0
+    if not (y != -100).any():
+        raise ValueError("none")
+    return logits[:-1].log_softmax(-1)[m].gather(1, y[m][:, None]).sum()
+
+
+@wrong(
+    "2.5",
+    "looks for labels before the shift",
+    case="only the first token is labelled",
+    says="after the shift",
+)
+def before_the_shift(logits, labels):
+    if not (labels != -100).any():
+        raise ValueError("none")
+    return -F.cross_entropy(logits[:-1], labels[1:], reduction="sum")
+
+
+@wrong("2.6", "detached", case="a gradient for training", says="nothing can be trained")
+def dpo_detached(policy_chosen, policy_rejected, reference_chosen, reference_rejected, beta):
+    h = (policy_chosen - policy_rejected) - (reference_chosen - reference_rejected)
+    return -F.logsigmoid(beta * h).mean().detach()
+
+
+@wrong("2.6", "other names", case="the policy is the reference", says="by these names")
+def dpo_renamed(pc, pr, rc, rr, beta):
+    return -F.logsigmoid(beta * ((pc - pr) - (rc - rr))).mean()
+
+
+@right("2.6", "the reference detached")
+def reference_detached(policy_chosen, policy_rejected, reference_chosen, reference_rejected, beta):
+    h = (policy_chosen - policy_rejected) - (reference_chosen - reference_rejected).detach()
+    return F.softplus(-beta * h).mean()
+
+
+@wrong("2.3", "leaves ties out", case=FIRST, says="left out of the pairs")
+def leaves_ties_out(chosen, rejected):
+    ties = int((chosen == rejected).sum())
+    return int((chosen > rejected).sum()) / max(1, len(chosen) - ties), ties
+
+
+ANSWERS.equivalent(
+    "2.1",
+    "two answers with the same text are two equal pairs, of which the text doesn't speak",
+    "((a, b) for rank_a, a in ranked for rank_b, b in ranked if rank_a < rank_b) -> "
+    "{(a, b) for rank_a, a in ranked for rank_b, b in ranked if rank_a < rank_b}",
+)
+ANSWERS.equivalent(
+    "2.1",
+    "ranks begin at 1",
+    "(… for rank_b, b in ranked if rank_a < rank_b) -> (… for rank_b, b in ranked if rank_b and rank_a < rank_b)",
+)
+ANSWERS.equivalent(
+    "2.3",
+    "a tensor without dimensions counts as a number",
+    "(chosen > rejected).sum().item() -> (chosen > rejected).sum()",
+    "(chosen == rejected).sum().item() -> (chosen == rejected).sum()",
+)
+ANSWERS.equivalent("2.5", "of two dimensions the last is the second", "-1 -> 1")
+ANSWERS.statements(
+    "2.1",
+    {
+        "every two answers make a pair": neighbours,
+        "rank 1 is best: the lower one is chosen": reversed_ranks,
+        "equal ranks make no pair": ties_too,
+        "ranks[i] belongs to answers[i]": as_shown,
+        "sorted": unsorted_pairs,
+        "all answers": without_empty,
+    },
+)
+ANSWERS.statements(
+    "2.2",
+    {
+        "chosen minus rejected": turned,
+        "the logarithm": probability,
+        "minus": no_minus,
+        "in nats": bits,
+        "the mean": sums,
+        "of the losses": of_means,
+        "without dimensions": no_mean,
+        "finite where sigmoid is 0": overflows,
+        "a tensor": loss_as_float,
+        "a loss trains: gradients": detached_loss,
+        "on both sides": half_detached,
+    },
+)
+ANSWERS.statements(
+    "2.3",
+    {
+        "share": count_right,
+        "of all pairs": leaves_ties_out,
+        "a tie isn't right": ties_right,
+        "nor half": ties_half,
+        "higher, not merely another": rest_right,
+        "count ties apart": no_ties,
+        "a tie is equal, not close": close,
+    },
+)
+ANSWERS.statements(
+    "2.4",
+    {
+        "share": number,
+        "0 to 1": percent,
+        "of pairs, not of characters": totals,
+        "(chosen, rejected)": turned_pairs,
+        "longer, not later in the alphabet": alphabet,
+        "in characters, not words": words,
+        "nor bytes": in_bytes,
+        "all characters": no_spaces,
+        "equal lengths count half": equal_wrong,
+        "no more than half": equal_right,
+    },
+)
+ANSWERS.statements(
+    "2.5",
+    {
+        "row i predicts token i + 1": unshifted,
+        "log": probability_of,
+        "not a loss": as_loss,
+        "the sum": mean,
+        "-100 is left out": clamps,
+        "and nothing else": above_zero,
+        "probabilities, whatever the logits' offset": raw,
+        "finite for an unlikely token": log_of_softmax,
+        "ValueError without an answer": zero,
+        "counted after the shift": before_the_shift,
+        "gradients": logprob_item,
+    },
+)
+ANSWERS.statements(
+    "2.6",
+    {
+        "compared with the reference": no_reference,
+        "the logarithm": dpo_probability,
+        "the mean": dpo_sums,
+        "without dimensions": dpo_no_mean,
+        "chosen minus rejected": dpo_turned,
+        "minus, not plus": added,
+        "beta": no_beta,
+        "beta is a parameter": fixed_beta,
+        "finite": dpo_overflows,
+        "gradients": dpo_detached,
+        "the parameters' names": dpo_renamed,
+    },
+)

@@ -4,6 +4,7 @@ from statistics import NormalDist
 
 import numpy as np
 import torch
+from onegpu import quantization
 from onegpu.exercises.answers import Answers
 
 ANSWERS = Answers()
@@ -722,3 +723,188 @@ def row_by_row(x, threshold):
             codes[r] = torch.round(kept / scales[-1] * 127)
     codes[:, columns] = 0
     return columns, codes, torch.stack(scales)
+
+
+# Statements of the texts, and what ignores them -------------------------------------------------------------------------
+
+
+@wrong("4.2", "no clamp", case="a largest value that rounds up twice", says="wrapped to -128")
+def no_clamp(x):
+    low, high = x.min().clamp(max=0), x.max().clamp(min=0)
+    scale = (high - low) / 255
+    if scale == 0:
+        return torch.zeros_like(x, dtype=torch.int8), scale, 0
+    zero_point = int(torch.round(-128 - low / scale))
+    return (torch.round(x / scale) + zero_point).to(torch.int8), scale, zero_point
+
+
+@wrong("4.5", "the levels it knows", case="other levels", says="levels is a parameter")
+def known_levels(x, levels):
+    nf4 = quantization.table("nf4")
+    absmax = x.abs().max()
+    scaled = x / absmax if absmax > 0 else x
+    return (scaled[:, None] - nf4[None, :]).abs().argmin(1).to(torch.uint8)
+
+
+@wrong(
+    "4.8",
+    "absmax of the columns that are left",
+    case="a large value beside an outlier's column",
+    says="in any column",
+)
+def rest_only(x, threshold):
+    large = (x.abs() >= threshold).any(0)
+    rest = x.masked_fill(large, 0.0)
+    absmax = rest.abs().amax(1)
+    codes = torch.round(127 * rest / torch.where(absmax > 0, absmax, 1.0)[:, None]).to(torch.int8)
+    return large.nonzero().view(-1).tolist(), codes, absmax
+
+
+NAN_CODES = "0 / 0 as int8 is 0 on this machine, which nobody promises: no check can see it"
+ANSWERS.equivalent(
+    "4.1",
+    NAN_CODES,
+    "if absmax == 0: … -> if False: …",
+    "return (torch.zeros(x.shape, dtype=torch.int8), absmax) -> print((torch.zeros(x.shape, dtype=torch.int8), absmax))",
+    "0 -> 1",
+    "0 -> -1",
+)
+ANSWERS.equivalent(
+    "4.2",
+    "in place on a tensor that the function made itself",
+    "x.min().clamp(max=0) -> x.min().clamp_(max=0)",
+    "x.max().clamp(min=0) -> x.max().clamp_(min=0)",
+    "codes.clamp(-128, 127) -> codes.clamp_(-128, 127)",
+)
+ANSWERS.equivalent(
+    "4.2", "the smallest value never rounds below -128: two halves round to even", "128 -> 129 (2)"
+)
+ANSWERS.equivalent(
+    "4.4",
+    "all levels differ",
+    "(level / top for level in levels) -> {level / top for level in levels}",
+)
+ANSWERS.equivalent("4.5", "a magnitude is never below 0", "absmax > 0 -> absmax")
+ANSWERS.equivalent(
+    "4.5",
+    "the last dimension, in place on a table of its own, and a distance without its sign",
+    "(scaled[:, None] - levels[None, :]).abs().argmin(dim=1) -> (scaled[:, None] - levels[None, :]).abs().argmin(dim=-1)",
+    "(scaled[:, None] - levels[None, :]).abs() -> (scaled[:, None] - levels[None, :]).abs_()",
+    "scaled[:, None] - levels[None, :] -> levels[None, :] - scaled[:, None]",
+)
+ANSWERS.equivalent(
+    "4.8", "of two dimensions the last is the second", "rest.abs().amax(dim=1) -> rest.abs().amax(dim=-1)"
+)
+ANSWERS.equivalent("4.8", NAN_CODES, "absmax > 0 -> absmax >= 0", "0 -> -1 (2)")
+ANSWERS.equivalent("4.8", "a row of zeros is 0 whatever it is divided by", "1.0 -> 2.0", "1.0 -> 0.5")
+
+ANSWERS.statements(
+    "4.1",
+    {
+        "the largest magnitude": largest_value,
+        "127": by_128,
+        "round": floors,
+        "before it becomes int8": cuts,
+        "absmax, the second result": returns_step,
+        "codes keep the sign": drops_signs,
+        "one for all": rowwise,
+        "codes in x's shape": flattens,
+        "zeros: absmax 0": invents,
+        "zeros: codes 0": divides_by_zero,
+    },
+)
+ANSWERS.statements(
+    "4.2",
+    {
+        "the smallest value gets -128": half,
+        "255 steps": steps_256,
+        "int8": unsigned,
+        "the range, not the magnitude": symmetric,
+        "minus low": turned,
+        "low = min(0, smallest)": plain_range,
+        "high = max(0, largest)": one_side,
+        "kept within -128 and 127": no_clamp,
+        "zeros": zeros_divide,
+    },
+)
+ANSWERS.statements(
+    "4.3",
+    {
+        "one absmax a block": one_scale,
+        "codes in x's shape": stays,
+        "absmax has one dimension": keepdim,
+        "blocks are neighbours": interleaved,
+        "the last may be shorter": drops,
+        "without padding": padded,
+        "across rows": each_row,
+        "a block of zeros": unguarded,
+        "in the order of x.reshape(-1)": storage,
+    },
+)
+ANSWERS.statements(
+    "4.4",
+    {
+        "divided by the largest": undivided,
+        "0 is added": no_zero,
+        "0.5 is left out": zero_twice,
+        "ascending": unsorted,
+        "quantiles": equal_steps,
+        "each side for itself": one_row,
+        "negative and positive": always_nf4,
+        "outermost": always_outermost,
+    },
+)
+ANSWERS.statements(
+    "4.5",
+    {
+        "the nearest": next_up,
+        "above as well as below": level_below,
+        "which level, not its value": returns_level,
+        "uint8": long_codes,
+        "divided by absmax": unscaled,
+        "absmax, not the largest value": by_largest,
+        "levels": known_levels,
+        "zeros": zero_block,
+    },
+)
+ANSWERS.statements(
+    "4.6",
+    {
+        "the first code into the high half": low_first,
+        "each pair": halves,
+        "times 16": adds,
+        "two codes a byte": unpacked,
+        "uint8": wide,
+        "an odd last code has a byte": drops_last,
+        "in its high half": last_low,
+    },
+)
+ANSWERS.statements(
+    "4.7",
+    {
+        "scales included": free_scales,
+        "shared by a block": scale_each,
+        "divided by it": turned_round,
+        "a value, not a block": block_bits,
+        "bits": in_bytes,
+        "blocksize": always_64,
+        "a second level": one_level,
+        "shared by second_blocksize scales": per_scale,
+        "scale_bits": keeps_first,
+    },
+)
+ANSWERS.statements(
+    "4.8",
+    {
+        "the column": only_value,
+        "is taken out": stay_in,
+        "magnitude": positive_only,
+        "threshold or more": strictly,
+        "each column once": each_outlier,
+        "ascending": row_order,
+        "absmax below the threshold": scale_with,
+        "in any column": rest_only,
+        "for each row": one_absmax,
+        "a row of zeros": zero_row,
+    },
+)

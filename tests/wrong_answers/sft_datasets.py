@@ -11,6 +11,18 @@ from torch.nn.utils.rnn import pad_sequence
 ANSWERS = Answers()
 wrong, right = ANSWERS.wrong, ANSWERS.right
 
+STANDS_FOR_NOTHING = {"<no output>", "<nooutput>", "no output", "<noinput>", "<no input>", "n/a", "nan"}
+MERGED_LINE = r"^\d+\. (Instruction|Input|Output):"
+
+
+def contains_placeholder(out):
+    return any(p in out.lower() for p in STANDS_FOR_NOTHING)
+
+
+def same_form(prompt):
+    return " ".join(prompt.lower().split())
+
+
 # 1.1 ------------------------------------------------------------------------------------------------------------------
 
 
@@ -267,12 +279,12 @@ def with_first(labels, max_length):
     return any(label != -100 for label in labels[:max_length])
 
 
-@wrong("1.4", "asks for all", case="the answer fits", says="larger than the row")
+@wrong("1.4", "asks for all", case="the answer fits", says="any, not all")
 def all_of_them(labels, max_length):
     return all(label != -100 for label in labels[1:max_length])
 
 
-@wrong("1.4", "refuses short rows", case="the answer fits", says="larger than the row")
+@wrong("1.4", "refuses short rows", case="shorter than max_length", says="larger than the row")
 def needs_full_length(labels, max_length):
     return len(labels) >= max_length and any(label != -100 for label in labels[1:max_length])
 
@@ -343,7 +355,7 @@ def lengths(prompt_ids, ids):
     return len(prompt_ids)
 
 
-@wrong("1.5", "compares the last id only", case="no prompt", says="empty prompt")
+@wrong("1.5", "compares the last id only", case="the same ids in another order", says="at its own place")
 def compares_last(prompt_ids, ids):
     if len(ids) < len(prompt_ids) or prompt_ids[-1] != ids[len(prompt_ids) - 1]:
         raise ValueError("boundary")
@@ -372,7 +384,7 @@ def whole(prompt_ids, ids):
     return len(ids)
 
 
-@wrong("1.5", "says nothing about the boundary", case=MERGES, says="Masking four tokens")
+@wrong("1.5", "says nothing about the boundary", case=MERGES, says="must have 'boundary' in it")
 def silent(prompt_ids, ids):
     if ids[: len(prompt_ids)] != prompt_ids:
         raise ValueError("wrong")
@@ -557,12 +569,12 @@ def flags(train, evaluation):
     return [plain(text) in set(map(plain, train)) for text in evaluation]
 
 
-@wrong("1.7", "exact text only", case="case and white space differ", says="lower case")
+@wrong("1.7", "exact text only", case="case differs", says="lower case")
 def exact(train, evaluation):
     return [i for i, text in enumerate(evaluation) if text in train]
 
 
-@wrong("1.7", "lower case only", case="case and white space differ", says="one space")
+@wrong("1.7", "lower case only", case="white space differs", says="one space")
 def lower_only(train, evaluation):
     return [
         i for i, text in enumerate(evaluation) if text.lower().strip() in [t.lower().strip() for t in train]
@@ -730,3 +742,352 @@ def checks_first(lengths, max_length):
         else:
             rows.append([number])
     return rows
+
+
+# Statements of the texts, and what ignores them -------------------------------------------------------------------------
+
+
+@wrong("1.1", "strips the content", case="white space in the content", says="was stripped")
+def strips_content(messages):
+    return "".join(f"<|im_start|>{m['role']}\n{m['content'].strip()}<|im_end|>\n" for m in messages)
+
+
+@wrong("1.1", "leaves empty turns out", case="an empty content", says="a turn all the same")
+def skips_empty(messages):
+    return "".join(turn(m) for m in messages if m["content"])
+
+
+@wrong("1.2", "takes the id 0 for masked", case="text goes on after the answer", says="not at the id")
+def id_zero(ids, offsets, start, end):
+    return [i if i and a < end and b > start else -100 for i, (a, b) in zip(ids, offsets, strict=True)]
+
+
+@wrong("1.2", "takes a start of 0 for none", case="the answer begins the text", says="start is 0")
+def start_zero(ids, offsets, start, end):
+    if not start:
+        return [-100] * len(ids)
+    return [i if a < end and b > start else -100 for i, (a, b) in zip(ids, offsets, strict=True)]
+
+
+@wrong("1.2", "other names", case=AT_BOUNDARY, says="by these names")
+def renamed_parameters(i, o, s, e):
+    return [t if a < e and b > s else -100 for t, (a, b) in zip(i, o, strict=True)]
+
+
+@wrong("1.3", "from the first pad token on", case="the pad token inside a row", says="may stand anywhere")
+def from_first_pad(rows, pad_id):
+    ids, mask = ids_of(rows, pad_id), mask_of(rows)
+    labels = ids_of(rows, -100)
+    for k, row in enumerate(rows):
+        if pad_id in row[:-1]:
+            labels[k, row.index(pad_id)] = -100
+    return batch(ids, mask, labels)
+
+
+@wrong("1.3", "lists", case=OTHER, says="only its type is not")
+def as_lists(rows, pad_id):
+    made = batch(ids_of(rows, pad_id), mask_of(rows), ids_of(rows, -100))
+    return {name: value.tolist() for name, value in made.items()}
+
+
+@wrong("1.3", "int32", case=OTHER, says="torch.int32")
+def as_int32(rows, pad_id):
+    made = batch(ids_of(rows, pad_id), mask_of(rows), ids_of(rows, -100))
+    return {name: value.int() for name, value in made.items()}
+
+
+@wrong("1.4", "nothing differs from -100", case="cut to one token", says="Nothing is not something")
+def nothing_differs(labels, max_length):
+    return set(labels[1:max_length]) != {-100}
+
+
+@wrong("1.5", "what is left over", case=BEGIN, says="after the prompt")
+def left_over(prompt_ids, ids):
+    if ids[: len(prompt_ids)] != prompt_ids:
+        raise ValueError("boundary")
+    return len(ids) - len(prompt_ids)
+
+
+@wrong("1.5", "returns the error", case=MERGES, says="raise it")
+def returns_error(prompt_ids, ids):
+    if ids[: len(prompt_ids)] != prompt_ids:
+        return ValueError("boundary")
+    return len(prompt_ids)
+
+
+@wrong("1.5", "asserts", case=MERGES, says="AssertionError")
+def asserts(prompt_ids, ids):
+    assert ids[: len(prompt_ids)] == prompt_ids, "boundary"
+    return len(prompt_ids)
+
+
+@wrong("1.5", "the same set of ids", case="the same ids in another order", says="at its own place")
+def set_of_ids(prompt_ids, ids):
+    if len(ids) < len(prompt_ids) or not set(prompt_ids) <= set(ids[: len(prompt_ids)]):
+        raise ValueError("boundary")
+    return len(prompt_ids)
+
+
+@wrong("1.5", "anywhere in the text", case="the prompt stands further on", says="begin with the prompt's")
+def anywhere(prompt_ids, ids):
+    n = len(prompt_ids)
+    if not any(ids[k : k + n] == prompt_ids for k in range(len(ids) - n + 1)):
+        raise ValueError("boundary")
+    return n
+
+
+@wrong("1.5", "needs an answer", case="nothing after the prompt", says="nothing but its prompt")
+def needs_answer(prompt_ids, ids):
+    if len(ids) <= len(prompt_ids) or ids[: len(prompt_ids)] != prompt_ids:
+        raise ValueError("boundary")
+    return len(prompt_ids)
+
+
+def validator(
+    *,
+    holes="strict",
+    placeholder=lambda out: out.strip().lower() in STANDS_FOR_NOTHING,
+    merged=MERGED_LINE,
+    order=1,
+):
+    """A validator of rows with one part exchanged."""
+
+    def problem_of(row):
+        instruction, out = row["instruction"], row["output"]
+        no_instruction = not (instruction or "").strip() if holes != "plain" else not instruction
+        if no_instruction and order:
+            return "empty_instruction"
+        if out is None or (isinstance(out, str) and not out.strip()) or (holes == "falsy" and not out):
+            return "empty_answer"
+        if no_instruction:
+            return "empty_instruction"
+        if not isinstance(out, str):
+            return "not_text"
+        if placeholder(out):
+            return "placeholder_answer"
+        return "merged_instructions" if re.search(merged, out, re.M) else "ok"
+
+    return problem_of
+
+
+validators = {}
+for _why, _case, _says, _parts in (
+    (
+        "anywhere in a line",
+        "in the middle of a line",
+        "A line must begin so",
+        {"merged": MERGED_LINE.lstrip("^")},
+    ),
+    ("a placeholder within", "a placeholder within a word", "banana", {"placeholder": contains_placeholder}),
+    ("0 is empty", "the number 0", "it is there", {"holes": "falsy"}),
+    ("Instruction only", "the next task's output", "each of the three", {"merged": r"^\d+\. Instruction:"}),
+    ("no Input", "the next task's input", "each of the three", {"merged": r"^\d+\. (Instruction|Output):"}),
+    (
+        "two digits",
+        "a number of one digit",
+        "one digit or several",
+        {"merged": r"^\d\d\. (Instruction|Input|Output):"},
+    ),
+    (
+        "an instruction of white space",
+        "an instruction of white space",
+        "for the instruction too",
+        {"holes": "plain"},
+    ),
+    ("the answer first", "two problems", "the instruction comes first", {"order": 0}),
+):
+    validators[_why] = wrong("1.6", _why, case=_case, says=_says)(validator(**_parts))
+
+
+@wrong("1.7", "index()", case="twice in the evaluation rows", says="index() finds the first")
+def by_index(train, evaluation):
+    seen = set(map(same_form, train))
+    return [evaluation.index(e) for e in evaluation if same_form(e) in seen]
+
+
+@wrong("1.7", "one side only", case="the training prompt is written oddly", says="both sides")
+def one_side(train, evaluation):
+    known = {" ".join(t.split()) if t[:1].isspace() else same_form(t) for t in train}
+    return [i for i, e in enumerate(evaluation) if same_form(e) in known]
+
+
+@wrong("1.7", "in train's order, each time", case="twice in train, in another order", says="ascending order")
+def in_trains_order(train, evaluation):
+    return [i for t in train for i, e in enumerate(evaluation) if same_form(e) == same_form(t)]
+
+
+@wrong("1.8", "exactly full is too long", case="an example as long as a row", says="only longer ones")
+def full_is_too_long(lengths, max_length):
+    return packed(lengths, max_length, too_long=lambda n: n >= max_length)
+
+
+@wrong("1.8", "index()", case="equal lengths", says="not with index()")
+def numbered_by_index(lengths, max_length):
+    return packed(lengths, max_length, number=lambda k, n: lengths.index(n))
+
+
+def packed(lengths, max_length, too_long=None, number=lambda k, n: k):
+    rows, room = [], []
+    for k, n in enumerate(lengths):
+        if too_long(n) if too_long else n > max_length:
+            raise ValueError("too long")
+        at = next((j for j, free in enumerate(room) if free >= n), None)
+        if at is None:
+            rows.append([])
+            room.append(max_length)
+            at = -1
+        rows[at].append(number(k, n))
+        room[at] -= n
+    return rows
+
+
+ANSWERS.equivalent("1.1", "a role has no white space at its ends", "m['role'] -> m['role'].strip()")
+ANSWERS.equivalent(
+    "1.3",
+    "the largest of a set is that of the list",
+    "(len(row) for row in rows) -> {len(row) for row in rows}",
+)
+ANSWERS.equivalent(
+    "1.4",
+    "any of a set is any of the list",
+    "(label != -100 for label in labels[1:max_length]) -> {label != -100 for label in labels[1:max_length]}",
+)
+ANSWERS.equivalent(
+    "1.7",
+    "an empty prompt in train and in evaluation: the text doesn't speak of it",
+    "(… for i, prompt in enumerate(evaluation) if ' '.join(prompt.lower().split()) in seen) -> "
+    "(… for i, prompt in enumerate(evaluation) if prompt and ' '.join(prompt.lower().split()) in seen)",
+)
+ANSWERS.equivalent(
+    "1.8",
+    "an example has at least one token, so a row without room fits none",
+    "(… for k, free in enumerate(room) if free >= length) -> (… for k, free in enumerate(room) if free and free >= length)",
+)
+
+ANSWERS.statements(
+    "1.1",
+    {
+        "<|im_start|>role, a newline": space,
+        "the content": strips_content,
+        "<|im_end|> right after the content": newline_inside,
+        "<|im_end|>": open_end,
+        "a newline after each turn": joined,
+        "nothing else": generation_prompt,
+        "each turn, whatever its role": no_system,
+        "each turn, however many": last_two,
+        "each turn, an empty one too": skips_empty,
+        "return": prints,
+    },
+)
+ANSWERS.statements(
+    "1.2",
+    {
+        "the id": zeros,
+        "whatever the id": id_zero,
+        "shares at least one character": touching,
+        "at least one, not all": begins_inside,
+        "text[start:end], so not after it": open_ended,
+        "text[start:end] may begin the text": start_zero,
+        "else -100": copies,
+        "a label for each id": cut,
+        "in its place": shifted,
+        "the parameters' names": renamed_parameters,
+    },
+)
+ANSWERS.statements(
+    "1.3",
+    {
+        "padded on the right": left,
+        "to the longest row": shortest,
+        "input_ids with pad_id": ignore_in_ids,
+        "the mask 0 where padded": attends_to_padding,
+        "padding isn't supervised": labels_are_ids,
+        "all of a row is supervised, its end token too": by_token,
+        "all of a row is attended to": attention_by_token,
+        "a pad token inside a row": from_first_pad,
+        "tensors": as_lists,
+        "int64": as_int32,
+    },
+)
+ANSWERS.statements(
+    "1.4",
+    {
+        "still one": all_of_them,
+        "the first max_length labels": uncut,
+        "max_length of them": one_short,
+        "a row may be shorter": needs_full_length,
+        "that the loss uses: not position 0": with_first,
+        "-100, and nothing else, is skipped": positive,
+        "anywhere in the row": last_only,
+        "True or False": number_left,
+        "False where nothing is left": nothing_differs,
+    },
+)
+ANSWERS.statements(
+    "1.5",
+    {
+        "the number of prompt tokens": minus_one,
+        "of the prompt, not of the answer": left_over,
+        "exactly the prompt's ids": trusts,
+        "in their order": set_of_ids,
+        "begin with them": anywhere,
+        "a text shorter than the prompt doesn't": zips,
+        "a text that is the prompt does": needs_answer,
+        "raise": returns_error,
+        "a ValueError": asserts,
+        'with "boundary" in its message': silent,
+    },
+)
+ANSWERS.statements(
+    "1.6",
+    {
+        "empty_instruction": answers_only,
+        "an instruction of white space": validators["an instruction of white space"],
+        "empty_answer: None": strips_none,
+        "empty_answer: white space": truthy,
+        "nothing else is empty": validators["0 is empty"],
+        "not_text": converts,
+        "placeholder_answer": no_placeholders,
+        "with white space and in any case": unstripped,
+        "the whole answer": validators["a placeholder within"],
+        "merged_instructions": no_merged,
+        "a line begins so": validators["anywhere in a line"],
+        "Instruction, Input or Output": validators["Instruction only"],
+        "with a colon": no_colon,
+        "any number": validators["two digits"],
+        "in this order": validators["the answer first"],
+    },
+)
+ANSWERS.statements(
+    "1.7",
+    {
+        "positions": prompts,
+        "in evaluation": in_train,
+        "of each prompt": once,
+        "of each, also where texts are equal": by_index,
+        "that is also in train": any_duplicate,
+        "sorted, each once": in_trains_order,
+        "a list": a_set,
+        "but for case": exact,
+        "and white space": lower_only,
+        "on both sides": one_side,
+        "whole prompts": substring,
+        "one space stays between words": squeezed,
+    },
+)
+ANSWERS.statements(
+    "1.8",
+    {
+        "example numbers": of_lengths,
+        "in the order given": sorts,
+        "into the first row that has room": best_fit,
+        "any row, not only the last": next_fit,
+        "room to the last token": strict,
+        "max_length tokens": one_row,
+        "several to a row": unpacked,
+        "ValueError for a longer one": too_long,
+        "only for a longer one": full_is_too_long,
+        "numbers, not the first of equal lengths": numbered_by_index,
+        "no examples, no rows": starts_with_a_row,
+    },
+)

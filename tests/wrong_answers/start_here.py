@@ -58,3 +58,17 @@ def adds_seven(parameters, bits):
 def with_divmod(parameters, bits):
     whole, rest = divmod(parameters * bits, 8)
     return whole + (rest > 0)
+
+
+ANSWERS.statements(
+    "0.1",
+    {
+        "bytes": in_bits,
+        "not KiB": in_kib,
+        "bits bits a parameter": one_byte,
+        "8 bits are a byte": times_eight,
+        "also for fewer than 8 bits": divides_first,
+        "rounded up to whole bytes": rounds_down,
+        "an int": as_float,
+    },
+)

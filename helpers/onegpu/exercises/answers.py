@@ -7,7 +7,7 @@ its test.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +40,13 @@ class Answer:
 class Answers(list[Answer]):
     """The answers of one file; `wrong` and `right` are its decorators.
 
+    Attributes
+    ----------
+    ignored
+        For each exercise the statements of its text, each with a wrong answer that ignores it.
+    equivalents
+        For each exercise the mutants of its solution that compute the same, each with the reason.
+
     Examples
     --------
     >>> answers = Answers()
@@ -49,6 +56,19 @@ class Answers(list[Answer]):
     >>> len(answers), answers[0].case
     (1, 'one turn')
     """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ignored: dict[str, dict[str, Callable]] = {}
+        self.equivalents: dict[str, dict[str, str]] = {}
+
+    def statements(self, number: str, table: Mapping[str, Callable]) -> None:
+        """List what an exercise's text says; to each statement belongs a wrong answer that ignores it."""
+        self.ignored.setdefault(number, {}).update(table)
+
+    def equivalent(self, number: str, why: str, *names: str) -> None:
+        """Name mutants (see tests/mutants.py) of an exercise's solution that no check can tell from it, and say why."""
+        self.equivalents.setdefault(number, {}).update(dict.fromkeys(names, why))
 
     def wrong(self, number: str, why: str, *, case: str, says: str) -> Callable[[Callable], Callable]:
         """Add a wrong answer."""

@@ -1,23 +1,29 @@
-"""`check`: look at a learner's function, say one line, hand back a function that works.
+"""`check`: look at a learner's function, say one line, hand back a function that works. `hint`: help before that.
 
 Right: one line, and the learner's function comes back. Not attempted (the function still returns `...`): one line, and
-the reference comes back, so that the rest of the lab runs. Wrong: `WrongAnswer`, shown without a stack trace.
+the reference comes back, so that the rest of the lab runs. Wrong: `WrongAnswer`, shown without a stack trace; from the
+second time on it names the place in the lesson.
 """
 
 from __future__ import annotations
 
 import os
 import textwrap
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from onegpu.exercises.comparison import difference, show
-from onegpu.exercises.execution import Call, call, cannot_bind
+from onegpu.exercises.comparison import show
+from onegpu.exercises.execution import Call, call
 from onegpu.exercises.exercise import FROM_REFERENCE, Case, Exercise, find
+from onegpu.exercises.judgement import judge
 
 WIDTH = 92
 """Characters in a line of a message: what JupyterLab shows beside its file browser."""
+
+_wrong_in_a_row: Counter[str] = Counter()
+_hints_given: Counter[str] = Counter()
 
 
 class WrongAnswer(AssertionError):
@@ -29,6 +35,13 @@ class WrongAnswer(AssertionError):
 
 class NotAttempted(WrongAnswer):
     """An exercise still returns `...`; raised in the grader's mode (``ONEGPU_STRICT=1``) only."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """A check was stopped. IPython shows one line, without a stack trace."""
+
+    def _render_traceback_(self) -> list[str]:
+        return str(self).splitlines()
 
 
 @dataclass(frozen=True)
@@ -77,23 +90,63 @@ def check(number: str, function: Callable[..., Any]) -> Callable[..., Any]:
     Raises
     ------
     WrongAnswer
-        With the first case that fails: input, expected, got, hint.
+        With the first case that fails: input, expected, got, hint; from the second wrong answer in a row on also with
+        the place in the lesson.
     NotAttempted
         If the function still returns `...` and the environment says ``ONEGPU_STRICT=1``.
     NoSuchExercise
         With the numbers that there are.
+    Interrupted
+        If the kernel was interrupted meanwhile.
     """
     exercise = find(number)
-    outcome = examine(exercise, function)
+    try:
+        outcome = examine(exercise, function)
+    except KeyboardInterrupt:
+        raise Interrupted(f"{exercise.number} {exercise.title}: the check was interrupted.") from None
     if outcome.status == "wrong":
-        raise WrongAnswer(outcome.message)
+        _wrong_in_a_row[exercise.number] += 1
+        raise WrongAnswer(outcome.message + _pointer(exercise))
     if outcome.status == "right":
+        _wrong_in_a_row[exercise.number] = 0
         print(outcome.message)
         return function
     if os.environ.get("ONEGPU_STRICT", "") not in ("", "0"):
         raise NotAttempted(outcome.message)
     print(outcome.message)
     return exercise.reference
+
+
+def hint(number: str) -> None:
+    """Print a hint for an exercise: at the first call a nudge, from the second on the plan. Never the code.
+
+    Parameters
+    ----------
+    number
+        The exercise's number, as text.
+
+    Raises
+    ------
+    NoSuchExercise
+        With the numbers that there are.
+    """
+    exercise = find(number)
+    given = min(_hints_given[exercise.number], len(exercise.hints) - 1)
+    _hints_given[exercise.number] += 1
+    more = (
+        f'hint("{exercise.number}") once more gives the plan.'
+        if given == 0
+        else f"The lesson explains it: {exercise.place}."
+    )
+    print(textwrap.fill(f"{exercise.number} {exercise.title}: {exercise.hints[given]}", WIDTH))
+    print(textwrap.fill(more, WIDTH))
+
+
+def _pointer(exercise: Exercise) -> str:
+    """From the second wrong answer in a row on: where to read, and that there are hints."""
+    if _wrong_in_a_row[exercise.number] < 2 or not exercise.lesson:
+        return ""
+    return "\n" + _lines({"lesson": f'{exercise.place}; or hint("{exercise.number}")'}, 9)
 
 
 def examine(exercise: Exercise, function: Any, *, call: Callable[..., Call] = call) -> Outcome:
@@ -115,7 +168,8 @@ def examine(exercise: Exercise, function: Any, *, call: Callable[..., Call] = ca
 
     if function is exercise.reference:
         return not_attempted(
-            "This is the reference that an earlier check handed out: run the cell with your function again, then this one."
+            f"This is the reference that an earlier check handed out. Run the cell with your function again, then this one; is "
+            f"your function still called {exercise.function_name}?"
         )
     if function is ...:
         return not_attempted("Replace the ... by your code, then run both cells again.")
@@ -128,14 +182,14 @@ def examine(exercise: Exercise, function: Any, *, call: Callable[..., Call] = ca
         )
     for case in exercise.cases:
         arguments = _arguments(case)
-        expected = _expected(exercise, case)
+        right = _right(exercise, case)
         made = call(function, arguments, case.keywords, run=exercise.run, time_limit_s=exercise.time_limit_s)
         if _unfinished(made):
             where = "" if case is exercise.cases[0] else f' (in the case "{case.name}")'
             return not_attempted(f"Put your code where ... stands{where}; the reference stands in.")
-        failed = _judge(exercise, case, arguments, expected, function, made)
-        if failed:
-            return failed
+        fault = judge(exercise, case, arguments, right, function, made)
+        if fault:
+            return _wrong(exercise, case, fault.facts, fault.hint)
     count = len(exercise.cases)
     return Outcome(exercise.number, "right", f"✔ {name}: right ({count} case{'s' * (count != 1)})")
 
@@ -144,19 +198,19 @@ def _arguments(case: Case) -> tuple:
     return case.arguments() if callable(case.arguments) else case.arguments
 
 
-def _expected(exercise: Exercise, case: Case) -> Any:
+def _right(exercise: Exercise, case: Case) -> Call:
     """The right result, from arguments of the reference's own.
 
     An exception the reference raises by mistake is a fault of the course and comes through.
     """
     if case.raises is not None:
-        return None
+        return Call()
     if case.expected is not FROM_REFERENCE:
-        return case.expected
+        return Call(case.expected)
     made = call(exercise.reference, _arguments(case), case.keywords, run=exercise.run, time_limit_s=600)
     if made.error is not None:
         raise made.error
-    return made.result
+    return made
 
 
 def _unfinished(made: Call) -> bool:
@@ -173,104 +227,20 @@ def _holds_ellipsis(value: Any, depth: int = 3) -> bool:
     return False
 
 
-def _judge(
-    exercise: Exercise, case: Case, arguments: tuple, expected: Any, function: Any, made: Call
-) -> Outcome | None:
-    """Return what is wrong with one call, None if it is right."""
-    wanted = show(expected) if case.raises is None else _wanted_error(case)
-    facts = {"input": _call_text(function, arguments, case), "expected": wanted}
-    # Shown with every fault: a learner prints to find out what happens.
-    printed = {"printed": show(made.printed, 200)} if made.printed.strip() else {}
-    if made.out_of_time:
-        facts["got"] = f"nothing within {exercise.time_limit_s:g} s"
-        hint = "It was stopped. Does every loop come to an end? Does the work grow with something that is large here?"
-        return _wrong(exercise, case, facts | printed, hint)
-    if isinstance(made.error, TypeError) and (why := cannot_bind(function, arguments, case.keywords)):
-        return _wrong(exercise, case, facts, f"Keep the parameters as the lab gives them: {why}.")
-    if made.error is not None:
-        return _judge_error(exercise, case, facts | printed, made)
-    facts["got"] = show(made.result)
-    if case.raises is not None:
-        hint = _mistake(case, made.result) or case.hint
-        return _wrong(exercise, case, facts | printed, hint)
-    compare = case.compare or (lambda got, right: difference(got, right, rtol=case.rtol, atol=case.atol))
-    try:
-        differs = compare(made.result, expected)
-    except Exception as error:  # an exercise's own compare met a result it wasn't made for
-        differs = f"expected {show(expected)}, got {show(made.result)} ({type(error).__name__}: {error})"
-    if differs:
-        if made.result is None and not _mistake(case, None):
-            hint = "It returns None: is the `return` missing?"
-            if made.printed.strip():
-                hint = "It prints and returns None: print() only shows a value, `return` hands it on."
-            return _wrong(exercise, case, facts | printed, hint)
-        known = _mistake(case, made.result)
-        changed = f" It also changed its input ({made.changed})." if made.changed else ""
-        return _wrong(
-            exercise,
-            case,
-            facts | {"differs": differs} | printed,
-            (known or case.hint) + (changed if not known else ""),
-        )
-    if made.changed and not exercise.may_change_input:
-        return _wrong(
-            exercise,
-            case,
-            facts | {"differs": f"its input, afterwards: {made.changed}"},
-            "The result is right, but the function changes its input: the caller still needs it. Work on a copy.",
-        )
-    return None
-
-
-def _judge_error(exercise: Exercise, case: Case, facts: dict, made: Call) -> Outcome | None:
-    error = made.error
-    text = show(str(error), 200)[1:-1] if str(error) else ""
-    described = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    facts |= {"got": described} | ({"raised in": made.line} if made.line else {})
-    if case.raises is None:
-        hint = f"Your function raised {type(error).__name__}. {case.hint}"
-        return _wrong(exercise, case, facts, _mistake(case, error) or hint)
-    if not isinstance(error, case.raises):
-        return _wrong(exercise, case, facts, _mistake(case, error) or case.hint)
-    if case.match and case.match.lower() not in str(error).lower():
-        facts["differs"] = f"the message doesn't say {case.match!r}"
-        return _wrong(exercise, case, facts, _mistake(case, error) or case.hint)
-    return None
-
-
-def _mistake(case: Case, result: Any) -> str:
-    for mistake in case.mistakes:
-        try:
-            if callable(mistake.got):
-                hit = bool(mistake.got(result))
-            else:
-                hit = difference(result, mistake.got, rtol=case.rtol, atol=case.atol) is None
-        except Exception:
-            hit = False
-        if hit:
-            return mistake.hint
-    return ""
-
-
-def _wanted_error(case: Case) -> str:
-    kind = case.raises.__name__ if case.raises else ""
-    return f"{kind} with {case.match!r} in its message" if case.match else kind
-
-
-def _call_text(function: Any, arguments: tuple, case: Case) -> str:
-    parts = [show(a, 100) for a in arguments] + [f"{k}={show(v, 60)}" for k, v in case.keywords.items()]
-    return f"{getattr(function, '__name__', type(function).__name__)}({', '.join(parts)})"
-
-
 def _wrong(exercise: Exercise, case: Case | None, facts: dict[str, str], hint: str) -> Outcome:
     head = f"✘ {exercise.number} {exercise.title}: " + (
         f'wrong in the case "{case.name}"' if case else "wrong"
     )
-    width = max(map(len, [*facts, "hint"])) + 1
+    facts = facts | {"hint": hint}
+    text = _lines(facts, max(map(len, facts)) + 1)
+    return Outcome(exercise.number, "wrong", f"{head}\n{text}", case.name if case else "", hint)
+
+
+def _lines(facts: dict[str, str], width: int) -> str:
+    """Name and text on lines of at most `WIDTH`, wrapped between words: JupyterLab would break in the middle of one."""
     lines = []
-    for key, value in (facts | {"hint": hint}).items():
+    for key, value in facts.items():
         first = f"  {key + ':':<{width}} "
-        # Wrapped here, between words: JupyterLab would break in the middle of one.
         lines += textwrap.wrap(
             value,
             WIDTH,
@@ -279,4 +249,4 @@ def _wrong(exercise: Exercise, case: Case | None, facts: dict[str, str], hint: s
             break_long_words=False,
             break_on_hyphens=False,
         ) or [first]
-    return Outcome(exercise.number, "wrong", "\n".join([head, *lines]), case.name if case else "", hint)
+    return "\n".join(lines)

@@ -2,16 +2,18 @@
 
 Kinds are told apart before values: a list is not a tensor, int is not float (bytes are ints), int8 is not int64, a
 shape is not another shape. What computes the same is the same: a tuple for a list, a NumPy or 0-d torch scalar for a
-Python one, one chunk for many.
+Python one, float64 for float32, one chunk for many.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import numbers
+import re
 import sys
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any
 
 
@@ -96,6 +98,73 @@ def difference(
     return None if same else f"{at}expected {show(expected)}, got {show(got)}"
 
 
+def only_type_differs(got: Any, expected: Any, *, rtol: float = 1e-5, atol: float = 1e-8) -> bool:
+    """Whether `got` holds the right values in the right places, and differs in type or dtype alone.
+
+    Examples
+    --------
+    >>> only_type_differs(2.0, 2), only_type_differs({1}, [1]), only_type_differs("7", 7), only_type_differs([2], 2)
+    (True, True, True, False)
+    """
+    return difference(_values(got), _values(expected), rtol=rtol, atol=atol) is None
+
+
+def only_arrangement_differs(got: Any, expected: Any, *, rtol: float = 1e-5, atol: float = 1e-8) -> str:
+    """Return "shape" if the values are right and nested otherwise, "order" if a list's items are in another, else "".
+
+    Examples
+    --------
+    >>> only_arrangement_differs([[1, 2]], [1, 2]), only_arrangement_differs([2, 1], [1, 2])
+    ('shape', 'order')
+    """
+    mine, right = _values(got), _values(expected)
+    flat = list(_leaves(mine)), list(_leaves(right))
+    if flat[1] and len(flat[0]) == len(flat[1]) and difference(*flat, rtol=rtol, atol=atol) is None:
+        return "shape"
+    if type(expected) is list and isinstance(mine, list) and len(set(map(repr, right))) > 1:
+        in_order = [sorted(values, key=repr) for values in (mine, right)]
+        if difference(*in_order, rtol=rtol, atol=atol) is None:
+            return "order"
+    return ""
+
+
+def _values(value: Any, depth: int = 6) -> Any:
+    """What a value holds, without its types: nested lists, dicts, texts and floats."""
+    kind = _kind(value)
+    if kind == "tensor":
+        value = value.detach().cpu().tolist()
+    elif kind == "array":
+        value = value.tolist()
+    elif kind == "arrow" or hasattr(value, "as_py"):
+        value = value.as_py() if hasattr(value, "as_py") else value.to_pylist()
+    elif kind == "frame":
+        value = value.to_dict("list") if value.ndim == 2 else value.tolist()
+    elif kind == "set":
+        value = sorted(value, key=repr)
+    elif isinstance(value, Iterator):
+        value = list(itertools.islice(value, 10_000))
+    if isinstance(value, str):
+        try:
+            return float(value)
+        except ValueError:
+            return value
+    if isinstance(value, bool | numbers.Real):
+        return float(value) if abs(value) < 2**53 else value
+    if depth and isinstance(value, Mapping):
+        return {key: _values(item, depth - 1) for key, item in value.items()}
+    if depth and isinstance(value, list | tuple):
+        return [_values(item, depth - 1) for item in value]
+    return value
+
+
+def _leaves(values: Any) -> Iterator[Any]:
+    if isinstance(values, list):
+        for value in values:
+            yield from _leaves(value)
+    else:
+        yield values
+
+
 def show(value: Any, limit: int = 160) -> str:
     """Write a value in at most `limit` characters, on one line.
 
@@ -104,6 +173,13 @@ def show(value: Any, limit: int = 160) -> str:
     >>> print(show([1, 2, 3]), show("a" * 500, limit=30))
     [1, 2, 3] 'aaaaaaaaaa … (500 characters)
     """
+    try:
+        return _shown(value, limit)
+    except Exception:  # whatever an object's own repr does
+        return _cut(f"<{type(value).__name__}>", limit)
+
+
+def _shown(value: Any, limit: int) -> str:
     kind = _kind(value)
     if kind == "tensor":
         dtype, shape = str(value.dtype).removeprefix("torch."), tuple(value.shape)
@@ -125,25 +201,35 @@ def show(value: Any, limit: int = 160) -> str:
     if kind == "frame":
         return _cut(f"{type(value).__name__} {tuple(value.shape)}", limit)
     if isinstance(value, str):
-        if len(repr(value)) <= limit:
+        if len(value) <= limit and len(repr(value)) <= limit:
             return repr(value)
         tail = f" … ({len(value)} characters)"
-        return repr(value)[: max(8, limit - len(tail))] + tail
+        return repr(value[:limit])[: max(8, limit - len(tail))] + tail
     if callable(value) and hasattr(value, "__name__"):
-        return f"the function {value.__name__}"
+        return _cut(f"the function {value.__name__}", limit)
     return _cut(_plain(value), limit)
 
 
-def _plain(value: Any) -> str:
-    """`repr` on one line, with floats at six digits and tensors inside containers written short."""
-    if isinstance(value, bool) or value is None or isinstance(value, str | bytes):
+_MOST = 60
+"""Items of a container that are written; more don't fit a line."""
+
+
+def _plain(value: Any, depth: int = 5) -> str:
+    """`repr` on one line, with floats at six digits, tensors inside containers short, and long containers cut."""
+    if isinstance(value, str):
+        return repr(value[:2000])
+    if isinstance(value, bool) or value is None:
         return repr(value)
     if isinstance(value, float):
         return f"{value:.6g}" if value != _whole(value) else repr(value)
+    if type(value) in (dict, list, tuple, set, frozenset) and not depth:
+        return "…"
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{_plain(k)}: {_plain(v)}" for k, v in value.items()) + "}"
+        items = [f"{_plain(k)}: {_plain(v, depth - 1)}" for k, v in itertools.islice(value.items(), _MOST)]
+        return "{" + ", ".join(items) + (", …" if len(value) > _MOST else "") + "}"
     if type(value) in (list, tuple, set, frozenset):
-        items = ", ".join(_plain(item) for item in value)
+        items = ", ".join(_plain(item, depth - 1) for item in itertools.islice(value, _MOST))
+        items += ", …" if len(value) > _MOST else ""
         if isinstance(value, list):
             return f"[{items}]"
         if isinstance(value, tuple):
@@ -155,8 +241,8 @@ def _plain(value: Any) -> str:
         text = " ".join(repr(value).split())
     except Exception:
         text = f"<{type(value).__name__}>"
-    # An object without its own repr shows its address, which says nothing and differs each time.
-    return f"<{type(value).__name__}>" if " object at 0x" in text else text
+    # An address says nothing and differs each time.
+    return re.sub(r"( object)? at 0x[0-9a-fA-F]+", "", text)
 
 
 def _whole(value: float) -> int | None:
@@ -264,7 +350,10 @@ def _array_difference(
         return f"{at}expected {_a(expected)}, got {_a(got)}"
     if tuple(got.shape) != tuple(expected.shape):
         return f"{at}expected the shape {tuple(expected.shape)}, got {tuple(got.shape)}"
-    if got.dtype != expected.dtype:
+    if got.dtype != expected.dtype and [str(a.dtype).removeprefix("torch.") for a in (got, expected)] != [
+        "float64",
+        "float32",
+    ]:
         return f"{at}expected the dtype {expected.dtype}, got {got.dtype}"
     import numpy as np
 

@@ -12,7 +12,16 @@ from onegpu.dtype_sizing import NumberFormat, decode, weight_groups
 from onegpu.exercises.exercise import Case, Exercise, Mistake
 
 LLAMA_2_7B = (6_476_005_376, 262_410_240)  # weights of linear layers, all others
-MEMORY = {"qwen2.5-7b": 15_231_233_024, "llama-3-8b": 16_060_522_496, "polyglot-ko-1.3b": 2_663_620_608}
+MEMORY = {  # bytes; each mistake finds another one
+    "first": 5_100_000_000,
+    "in GB": 14_600_000_000,
+    "rounded up": 16_000_000_000,
+    "right": 15_700_000_000,
+    "in whole GiB": 14_900_000_000,
+    "too large": 40_000_000_000,
+    "smallest": 2_700_000_000,
+    "last": 9_000_000_000,
+}
 
 
 def float_value(bits: str, exponent_bits: int) -> float:
@@ -89,7 +98,18 @@ EXERCISES = (
         "3.1",
         "a number from its bits",
         float_value,
-        (
+        level="core",
+        difficulty=3,
+        importance=4,
+        minutes=15,
+        hints=(
+            "Cut the text into its three fields and read two of them as whole numbers first.",
+            "Sign, E and M by slicing; the mantissa's width is what is left. The bias follows from "
+            "the exponent's width. Then three cases by E: all ones, zero, and everything between. The"
+            " sign belongs to every one of them.",
+        ),
+        lesson="Three groups of bits",
+        cases=(
             Case(
                 "minus three in fp16",
                 ("1100001000000000", 5),
@@ -119,6 +139,17 @@ EXERCISES = (
                         lambda got: got == float_value("0100000001001001", 5),
                         "This is what fp16 would read: take the widths from exponent_bits, not fixed ones.",
                     ),
+                ),
+            ),
+
+            Case(
+                "a number below one",
+                ("0011000100000000", 5),
+                "E is 12, so the exponent is 12 - 15 = -3; M / 2^10 is 0.25: 1.25 x 2^-3.",
+                expected=0.15625,
+                mistakes=(
+                    Mistake(_near(10.0), "The exponent's sign is turned: it is E minus the bias."),
+                    Mistake(_near(-7.5), "2^(E - bias) is a power, not a product."),
                 ),
             ),
             Case(
@@ -159,6 +190,23 @@ EXERCISES = (
                     Mistake(lambda got: isinstance(got, float) and math.isnan(got), "Mantissa 0 is infinity; NaN is all the others."),
                 ),
             ),
+
+            Case(
+                "minus infinity",
+                ("1111110000000000", 5),
+                "Infinity has a sign as well.",
+                expected=-math.inf,
+                mistakes=(Mistake(math.inf, "The sign bit is 1: infinity has a sign like any other number."),),
+            ),
+            Case(
+                "just below zero",
+                ("1000000000000011", 5),
+                "A subnormal number has a sign too: -3 x 2^-24.",
+                expected=-3 * 2.0**-24,
+                rtol=1e-6,
+                atol=0.0,
+                mistakes=(Mistake(_near(3 * 2.0**-24), "The sign bit is 1: subnormal numbers have a sign too."),),
+            ),
             Case(
                 "not a number",
                 ("0111110000000001", 5),
@@ -172,7 +220,18 @@ EXERCISES = (
         "3.2",
         "the largest number",
         largest,
-        (
+        level="warm-up",
+        difficulty=2,
+        importance=3,
+        minutes=8,
+        hints=(
+            "What is the largest mantissa, and what the largest exponent that isn't kept for "
+            "infinity?",
+            "All mantissa bits one is 2 minus the last bit's worth. The largest exponent equals the "
+            "bias. Multiply.",
+        ),
+        lesson="What a format can hold",
+        cases=(
             Case(
                 "fp16",
                 (5, 10),
@@ -208,7 +267,30 @@ EXERCISES = (
         "3.3",
         "rounding to fewer bits",
         round_mantissa,
-        (
+        level="core",
+        difficulty=3,
+        importance=4,
+        minutes=15,
+        hints=(
+            "How far apart are the numbers around x? That depends on the power of two just below its "
+            "magnitude.",
+            "Find that power of two; the step is it divided by 2 to the mantissa bits. Count x in "
+            "steps, round to a whole number with ties to even, multiply back. Zero has no power of "
+            "two: treat it first.",
+        ),
+        lesson="What rounding does to training",
+        cases=(
+            Case(
+                "1.003 in bf16",
+                (1.003, 7),
+                "Next to 1 the numbers are 2^-7 = 0.0078 apart, so 1.003 is nearest to 1.",
+                expected=1.0,
+                mistakes=(
+                    Mistake(1.00390625, "That is rounded to one mantissa bit more than asked for."),
+                    Mistake(1.0078125, "Rounded up: 1.003 is nearer to 1 than to 1.0078."),
+                    Mistake(_near(1.003), "Nothing was rounded: the spacing depends on the number's own power of two."),
+                ),
+            ),
             Case(
                 "257 in bf16",
                 (257.0, 7),
@@ -225,16 +307,6 @@ EXERCISES = (
                 "A tie again, between 258 and 260: the even one of the two mantissas is that of 260.",
                 expected=260.0,
                 mistakes=(Mistake(258.0, "Cut off, or a tie rounded down: 260 has the even mantissa."),),
-            ),
-            Case(
-                "1.003 in bf16",
-                (1.003, 7),
-                "Next to 1 the numbers are 2^-7 = 0.0078 apart, so 1.003 is nearest to 1.",
-                expected=1.0,
-                mistakes=(
-                    Mistake(1.0078125, "Rounded up: 1.003 is nearer to 1 than to 1.0078."),
-                    Mistake(_near(1.003), "Nothing was rounded: the spacing depends on the number's own power of two."),
-                ),
             ),
             Case(
                 "a small number",
@@ -262,7 +334,17 @@ EXERCISES = (
         "3.4",
         "how many parameters",
         count_parameters,
-        (
+        level="warm-up",
+        difficulty=1,
+        importance=4,
+        minutes=5,
+        hints=(
+            "Which method of a module yields each parameter once, however many names it has?",
+            "Go over the module's parameters (not its state dict) and add up how many numbers each "
+            "holds.",
+        ),
+        lesson="Two things that are counted wrongly",
+        cases=(
             Case("one layer", lambda: (nn.Linear(8, 4),), "8 x 4 weights and 4 biases.", expected=36,
                  mistakes=(Mistake(32, "The bias counts too: every tensor in model.parameters()."),
                            Mistake(2, "That is the number of tensors: add up their numel()."),
@@ -288,7 +370,17 @@ EXERCISES = (
         "3.5",
         "bytes of a quantized model",
         model_bytes,
-        (
+        level="core",
+        difficulty=3,
+        importance=5,
+        minutes=12,
+        hints=(
+            "Three parts: codes, scales, and what isn't quantized. Where do you have to round up?",
+            "Codes: weights times bits, in started bytes. Scales: one for each started block, again "
+            "in started bytes. The other parameters: two bytes each. Add them.",
+        ),
+        lesson="Four bits are not half a byte",
+        cases=(
             Case("no scales", (1024, 100, 8, 64, 0), "1,024 x 8 bits and 100 x 2 bytes.", expected=1224,
                  mistakes=(Mistake(8392, "Bits were taken for bytes: 8 bits are one byte."),
                            Mistake(1124, "The other parameters take two bytes each."),
@@ -302,6 +394,10 @@ EXERCISES = (
             Case("half a byte", (65, 0, 4, 65, 0), "65 codes of 4 bits need 33 bytes.", expected=33,
                  mistakes=(Mistake(32, "The last code needs a byte too: round up."),
                            Mistake(32.5, "There is no half byte: round up to 33."))),
+            Case("scales that don't fill a byte", (130, 3, 8, 32, 6),
+                 "130 bytes of codes, 5 blocks of 6 bits in 4 bytes, and 3 x 2 bytes of the rest.", expected=140,
+                 mistakes=(Mistake(139, "5 scales of 6 bits need 30 bits: a started byte counts whole."),
+                           Mistake(141, "Scales are packed: 5 times 6 bits are 4 bytes, not one byte each."))),
             Case("Llama-2-7b", (*LLAMA_2_7B, 4, 64, 32), "3,642,753,024 bytes of linear layers and 524,820,480 of the rest.",
                  expected=4_167_573_504),
         ),
@@ -310,11 +406,27 @@ EXERCISES = (
         "3.6",
         "what fits",
         largest_that_fits,
-        (
-            Case("a T4", (MEMORY, 14.75), "14.75 GiB are 15,837,691,904 bytes.", expected="qwen2.5-7b",
-                 mistakes=(Mistake("polyglot-ko-1.3b", "14.75 GiB were taken for 14.75 GB: a GiB is 2^30 bytes, 7 % more than a GB."),
-                           Mistake("llama-3-8b", "16.06 GB are more than 15.84 GB: that one doesn't fit."),
-                           Mistake(None, "Two of the three fit: compare bytes with bytes, memory_gib x 2^30."))),
+        level="warm-up",
+        difficulty=2,
+        importance=3,
+        minutes=8,
+        hints=(
+            "Bring both sides to the same unit before you compare.",
+            "Turn the memory into bytes, keep the names whose size is not more than that, and take "
+            "the one with the largest size, or None if none is left.",
+        ),
+        lesson="What fits",
+        cases=(
+            Case("a T4", (MEMORY, 14.75), "14.75 GiB are 15,837,691,904 bytes: the 15.7 GB of `right` fit.", expected="right",
+                 mistakes=(Mistake("in GB", "14.75 GiB were taken for 14.75 GB: a GiB is 2^30 bytes, 7 % more than a GB."),
+                           Mistake("in whole GiB", "14.75 was cut off to 14 GiB: memory_gib may be a fraction."),
+                           Mistake("rounded up", "14.75 was rounded up to 15 GiB, which the card doesn't have."),
+                           Mistake("too large", "The largest of all doesn't fit: leave out what is larger than the memory."),
+                           Mistake("smallest", "That is the smallest of those that fit: the largest was asked for."),
+                           Mistake("first", "That is the first that fits: the largest was asked for, wherever it stands."),
+                           Mistake("last", "That is the last one that fits: the largest was asked for, wherever it stands."),
+                           Mistake(lambda got: got == MEMORY["right"], "Return the model's name, not its size."),
+                           Mistake(None, "Several fit: compare bytes with bytes, memory_gib x 2^30."))),
             Case("an exact fit", ({"a": 2**30, "b": 2**30 + 1}, 1.0), "What is exactly as large as the memory fits.", expected="a",
                  mistakes=(Mistake(None, "What is exactly as large as the memory fits: <=, not <."),)),
             Case("order doesn't matter", ({"small": 5, "large": 9, "middle": 7}, 1.0), "The largest that fits, wherever it stands.",

@@ -12,13 +12,14 @@ import io
 import linecache
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from onegpu.exercises.comparison import _kind, difference
+from onegpu.exercises.comparison import _cut, _kind, difference
 
 
 class _OutOfTime(BaseException):
@@ -43,6 +44,9 @@ class Call:
         What it wrote to stdout.
     changed
         Which argument it changed and how, in words, or "".
+    gradients
+        Where arguments require a gradient and the result is a tensor: for each such argument ("argument 1") the
+        gradient of the result's sum, or None if none flows to it.
     """
 
     result: Any = None
@@ -51,6 +55,7 @@ class Call:
     out_of_time: bool = False
     printed: str = ""
     changed: str = ""
+    gradients: Mapping[str, Any] = field(default_factory=dict)
 
 
 def call(
@@ -71,10 +76,11 @@ def call(
     ZeroDivisionError('division by zero')
     """
     given, named = own_copy(arguments), own_copy(dict(keywords))
+    states = [_state(value) for value in given]
     printed = io.StringIO()
     result, error, out_of_time = None, None, False
     try:
-        with contextlib.redirect_stdout(printed):
+        with contextlib.redirect_stdout(printed), _torch_as_it_was():
             result = _within(
                 time_limit_s,
                 lambda: run(function, *given, **named) if run else function(*given, **named),
@@ -91,8 +97,9 @@ def call(
         for name, now, before in [
             *((f"argument {i}", g, a) for i, (g, a) in enumerate(zip(given, arguments, strict=True), 1)),
             *((f"{key}=", named[key], keywords[key]) for key in keywords),
+            *((f"argument {i}", _state(g), s) for i, (g, s) in enumerate(zip(given, states, strict=True), 1)),
         ]
-        if _copied(before) and (how := difference(now, before, rtol=0.0, atol=0.0))
+        if now is not before and (how := difference(now, before, rtol=0.0, atol=0.0))
     ]
     return Call(
         result,
@@ -101,11 +108,12 @@ def call(
         out_of_time,
         printed.getvalue(),
         changes[0] if changes else "",
+        {} if error or out_of_time else _gradients(result, given),
     )
 
 
 def own_copy(value: Any) -> Any:
-    """Copy what a function could change in place: containers, tensors, arrays, frames. The rest is shared."""
+    """Copy what a function could change in place; what can't be copied (a model, an iterator) is shared."""
     if _kind(value) == "tensor":
         return value.detach().clone().requires_grad_(value.requires_grad)
     if _kind(value) in ("array", "frame"):
@@ -114,16 +122,73 @@ def own_copy(value: Any) -> Any:
         return type(value)(own_copy(item) for item in value)
     if type(value) is dict:
         return {key: own_copy(item) for key, item in value.items()}
-    if isinstance(value, bytearray) or (_kind(value) == "dataclass" and _copied(value)):
-        return copy.deepcopy(value)
+    if isinstance(value, bytearray) or _kind(value) in ("dataclass", "dict", "list", "set"):
+        try:
+            return copy.deepcopy(value)
+        except Exception:  # a read-only view, which nobody can change
+            return value
     return value
 
 
-def _copied(value: Any) -> bool:
-    """Whether `own_copy` makes a copy of it, so that a change can be seen."""
-    if _kind(value) == "dataclass":
-        return not type(value).__dataclass_params__.frozen
-    return _kind(value) in ("tensor", "array", "frame") or type(value) in (list, tuple, set, dict, bytearray)
+def _state(value: Any) -> Any:
+    """What can be changed in an object that is handed on as it is: a model, an optimizer, a data set. Else None."""
+    torch, datasets = sys.modules.get("torch"), sys.modules.get("datasets")
+    if torch is not None and isinstance(value, torch.nn.Module):
+        parts = {**dict(value.named_parameters()), **dict(value.named_buffers())}
+        return {
+            name: (own_copy(t.detach()), t.requires_grad, None if t.grad is None else own_copy(t.grad))
+            for name, t in parts.items()
+        } | {"training": value.training}
+    if torch is not None and isinstance(value, torch.optim.Optimizer):
+        return copy.deepcopy(value.state_dict())
+    if datasets is not None and isinstance(value, datasets.Dataset):
+        return {"format": value.format["type"], "columns": value.column_names, "rows": len(value)}
+    return None
+
+
+@contextlib.contextmanager
+def _torch_as_it_was() -> Iterator[None]:
+    """Undo what an answer may switch for the whole process: gradients off, another default dtype."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        yield
+        return
+    gradient, dtype = torch.is_grad_enabled(), torch.get_default_dtype()
+    try:
+        yield
+    finally:
+        torch.set_grad_enabled(gradient)
+        torch.set_default_dtype(dtype)
+
+
+def _gradients(result: Any, arguments: tuple) -> dict[str, Any]:
+    leaves = {
+        f"argument {i}": value
+        for i, value in enumerate(arguments, 1)
+        if _kind(value) == "tensor" and value.requires_grad and value.is_leaf
+    }
+    if not leaves or _kind(result) != "tensor":
+        return {}
+    if not result.requires_grad:
+        return dict.fromkeys(leaves)
+    import torch
+
+    try:
+        found = torch.autograd.grad(result.sum(), list(leaves.values()), allow_unused=True, retain_graph=True)
+    except RuntimeError:  # the answer has run its own backward pass and freed the graph
+        return dict.fromkeys(leaves)
+    return dict(zip(leaves, found, strict=True))
+
+
+def parameters_of(function: Callable[..., Any]) -> tuple[str, ...] | None:
+    """The names of the parameters, in order; None where they can't be told or anything is taken (``*args``)."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    if any(p.kind in (p.POSITIONAL_ONLY, p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters):
+        return None
+    return tuple(p.name for p in parameters)
 
 
 def cannot_bind(function: Callable[..., Any], arguments: tuple, keywords: Mapping[str, Any]) -> str:
@@ -135,7 +200,10 @@ def cannot_bind(function: Callable[..., Any], arguments: tuple, keywords: Mappin
     try:
         signature.bind(*arguments, **keywords)
     except TypeError as error:
-        return f"its parameters are {signature}, and the check calls it with {len(arguments) + len(keywords)}: {error}"
+        return (
+            f"its parameters are {_cut(str(signature), 120)}, and the check calls it with "
+            f"{len(arguments) + len(keywords)}: {error}"
+        )
     return ""
 
 
@@ -149,7 +217,7 @@ def line_of(error: BaseException, function: Callable[..., Any]) -> str:
         trace = trace.tb_next
     if found is None:
         return ""
-    source = linecache.getline(found.tb_frame.f_code.co_filename, found.tb_lineno).strip()
+    source = _cut(linecache.getline(found.tb_frame.f_code.co_filename, found.tb_lineno).strip(), 160)
     return f"line {found.tb_lineno}" + (f": {source}" if source else "")
 
 

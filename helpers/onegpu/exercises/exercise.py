@@ -31,6 +31,9 @@ class _FromReference:
 
 FROM_REFERENCE = _FromReference()
 
+LEVELS = ("warm-up", "core", "stretch")
+"""Warm-up: one to three lines. Core: the idea, five to fifteen. Stretch: open-ended, checked by a property or a score."""
+
 
 class NoSuchExercise(ValueError):
     """`check` was called with a number that no lab has. IPython shows it as one line, without a stack trace."""
@@ -64,9 +67,10 @@ class Case:
     name
         What the case is about, in a few words; it stands in the message.
     arguments
-        The positional arguments, or a function without parameters that makes them (for what is slow or large to
-        build). Each call gets its own copy of lists, dicts, sets, tensors, arrays and data frames; other objects are
-        handed on as they are, so make those in a function.
+        The positional arguments, or a function without parameters that makes them anew for each call. Each call gets
+        its own copy of numbers, texts, containers, tensors, arrays, data frames and dataclasses; everything else (a
+        model, a data set, an iterator) must be made in a function, so that no answer can spoil it for the next one.
+        Tensors that require a gradient ask for one: the learner's gradients are compared with the reference's.
     hint
         Said when the result is wrong and no `mistakes` entry fits.
     expected
@@ -110,6 +114,16 @@ class Exercise:
         The right function: the topic module's own, or a thin wrapper of it.
     cases
         From easy to hard; the first one that fails is shown.
+    level
+        One of `LEVELS`.
+    difficulty, importance
+        1 to 5.
+    minutes
+        To spend at most, before one looks at the solution.
+    hints
+        What `hint` says: first a nudge, then the plan in words, never the code.
+    lesson
+        The heading in the topic's lesson (course/) where the idea is explained, without its # signs.
     run
         How to call a function on a case's arguments: ``run(function, *arguments)``. By default ``function(*arguments)``.
         For functions whose result isn't the answer yet, such as a generator or a function that returns a function.
@@ -123,9 +137,45 @@ class Exercise:
     title: str
     reference: Callable[..., Any]
     cases: tuple[Case, ...]
+    level: str = "core"
+    difficulty: int = 3
+    importance: int = 3
+    minutes: int = 10
+    hints: tuple[str, str] = ("", "")
+    lesson: str = ""
     run: Callable[..., Any] | None = None
     may_change_input: bool = False
     time_limit_s: float = 10.0
+
+    @property
+    def topic(self) -> int:
+        """The topic's number."""
+        return int(self.number.partition(".")[0])
+
+    @property
+    def function_name(self) -> str:
+        """The name that the lab gives the function."""
+        return self.reference.__name__
+
+    @property
+    def place(self) -> str:
+        """Where the lesson explains it: file and heading."""
+        return f'course/{self.topic:02d}_{TOPICS[self.topic]}.ipynb, "{self.lesson}"'
+
+    @property
+    def facts(self) -> str:
+        """One line of Markdown for the lab: level, difficulty, importance, minutes; `onegpu notebooks build` puts it in.
+
+        Examples
+        --------
+        >>> Exercise("4.3", "blocks", abs, (), "stretch", 4, 2, 20).facts
+        '*Stretch ★* · difficulty ●●●●○ · importance ●●○○○ · at most 20 minutes · `hint("4.3")`'
+        """
+        dots = ["●" * n + "○" * (5 - n) for n in (self.difficulty, self.importance)]
+        return (
+            f"*{self.level.capitalize()}{' ★' * (self.level == 'stretch')}* · difficulty {dots[0]} · "
+            f'importance {dots[1]} · at most {self.minutes} minutes · `hint("{self.number}")`'
+        )
 
 
 def exercises_of(topic: int) -> tuple[Exercise, ...]:

@@ -120,7 +120,17 @@ EXERCISES = (
         "5.1",
         "bytes per parameter",
         state_bytes,
-        (
+        level="warm-up",
+        difficulty=2,
+        importance=5,
+        minutes=8,
+        hints=(
+            "How many numbers belong to one parameter, and how many bytes has each?",
+            "A weight and a gradient of bytes_each. Moments: two of bytes_each, two of one byte, or "
+            "none, by the optimizer. Times the parameters.",
+        ),
+        lesson="Term by term",
+        cases=(
             Case(
                 "AdamW in fp16",
                 (POLYGLOT, 2, "adamw"),
@@ -166,7 +176,18 @@ EXERCISES = (
         "5.2",
         "an NF4 model in bytes",
         nf4_bytes,
-        (
+        level="core",
+        difficulty=3,
+        importance=4,
+        minutes=12,
+        hints=(
+            "Count blocks first. What belongs to each started block?",
+            "Half a byte for each linear weight, rounded up to whole bytes. Started blocks of 64. "
+            "Four bytes a block, or one byte a block and four more for every started 256 blocks. Two "
+            "bytes for every other parameter.",
+        ),
+        lesson="LoRA and QLoRA",
+        cases=(
             Case(
                 "Llama-2-7b, scales in fp32",
                 (*LLAMA_2_7B, False),
@@ -213,7 +234,18 @@ EXERCISES = (
         "5.3",
         "gradients and optimizer state of a live model",
         live_bytes,
-        (
+        level="core",
+        difficulty=3,
+        importance=4,
+        minutes=15,
+        hints=(
+            "Not every parameter has a gradient, and not everything in an optimizer's state is a tensor.",
+            "Add up the bytes of each gradient that exists. For the state go over the dictionaries of"
+            " all parameters and add up the bytes of what is a tensor, as large as its own dtype "
+            "makes it.",
+        ),
+        lesson="Term by term",
+        cases=(
             Case(
                 "after one step of AdamW",
                 _trained,
@@ -264,7 +296,17 @@ EXERCISES = (
         "5.4",
         "activations, with and without checkpointing",
         activation_bytes,
-        (
+        level="warm-up",
+        difficulty=2,
+        importance=4,
+        minutes=8,
+        hints=(
+            "What stays in every layer, and what exists for one layer at a time?",
+            "Without checkpointing: layers times tokens times layer_bytes. With it: every layer's "
+            "input, two bytes for each number, plus one layer in full.",
+        ),
+        lesson="Smaller micro-batches, and checkpointing",
+        cases=(
             Case(
                 "all layers keep theirs",
                 (24, 1024, 2048, 57_000, False),
@@ -302,7 +344,17 @@ EXERCISES = (
         "5.5",
         "find the leak",
         explain_excess,
-        (
+        level="core",
+        difficulty=3,
+        importance=3,
+        minutes=12,
+        hints=(
+            "What is printed minus predicted, for each run?",
+            "For each candidate, look whether every run's difference (with its sign) lies within 1 % "
+            "of the candidate's size. The first that passes in all runs is the answer; none is None.",
+        ),
+        lesson="Find the leak",
+        cases=(
             Case(
                 "the article's three runs",
                 ([p + _COPY for p in _PREDICTED], list(_PREDICTED), dict(_CANDIDATES)),
@@ -345,7 +397,17 @@ EXERCISES = (
         "5.6",
         "the largest batch on a card",
         largest_batch,
-        (
+        level="warm-up",
+        difficulty=1,
+        importance=4,
+        minutes=5,
+        hints=(
+            "What of the card is left for rows?",
+            "Take context and fixed part off the card, divide by a row in whole numbers, and never "
+            "answer less than 0.",
+        ),
+        lesson="What fits on a T4",
+        cases=(
             Case(
                 "a T4",
                 (9 * GIB, 700 * MIB, int(14.75 * GIB), 550 * MIB),
@@ -375,7 +437,18 @@ EXERCISES = (
         "5.7",
         "read a timeline",
         read_timeline,
-        (
+        level="core",
+        difficulty=3,
+        importance=3,
+        minutes=15,
+        hints=(
+            "The peak is one of the sum, not one of a category.",
+            "Add the categories up position by position and find the first place of the highest sum. "
+            "The phase belongs to the position there, the category is the one with the most bytes "
+            "there.",
+        ),
+        lesson="The peak is elsewhere",
+        cases=(
             Case(
                 "a peak in the optimizer step",
                 (_STEP,),

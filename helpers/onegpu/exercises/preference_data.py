@@ -63,19 +63,34 @@ def tensors(*rows: list[float]) -> tuple[Tensor, ...]:
     return tuple(torch.tensor(row) for row in rows)
 
 
+def trainable(*rows: list[float]) -> tuple[Tensor, ...]:
+    """Return float32 tensors that require a gradient."""
+    return tuple(torch.tensor(row, requires_grad=True) for row in rows)
+
+
 def logits_of(*rows: list[float]) -> Tensor:
     """Return logits whose softmax is the given probabilities."""
     return torch.tensor(rows).log()
 
 
-HALF, QUARTER = [0.5, 0.25, 0.25], [0.25, 0.25, 0.5]
+HALF, QUARTER, MOST = [0.5, 0.25, 0.25], [0.25, 0.25, 0.5], [0.125, 0.125, 0.75]
 
 EXERCISES = (
     Exercise(
         "2.1",
         "pairs from a ranking",
         make_pairs,
-        (
+        level="warm-up",
+        difficulty=2,
+        importance=4,
+        minutes=8,
+        hints=(
+            "Of two answers with their ranks: when do they make a pair, and which of the two is chosen?",
+            "Look at every ordered two of the answers, with their ranks. They make a pair where the "
+            "first has the smaller rank. Sort what you have found.",
+        ),
+        lesson="From a ranking to pairs",
+        cases=(
             Case(
                 "A > B > C",
                 (["A", "B", "C"], [1, 2, 3]),
@@ -112,6 +127,12 @@ EXERCISES = (
                 "The answers stand in the order in which they were shown, not in order of rank: look at `ranks`.",
                 expected=[("best", "middle"), ("best", "worst"), ("middle", "worst")],
             ),
+            Case(
+                "an empty answer",
+                (["", "No.", "Yes."], [3, 1, 2]),
+                "An empty answer is an answer: somebody ranked it last.",
+                expected=[("No.", ""), ("No.", "Yes."), ("Yes.", "")],
+            ),
             Case("all tie", (["A", "B"], [1, 1]), "No pair follows: return an empty list.", expected=[]),
             Case(
                 "two ties",
@@ -125,7 +146,17 @@ EXERCISES = (
         "2.2",
         "the Bradley-Terry loss",
         preference_loss,
-        (
+        level="warm-up",
+        difficulty=2,
+        importance=5,
+        minutes=8,
+        hints=(
+            "Which function of torch does sigmoid and logarithm in one, and why not one after the other?",
+            "Subtract rejected from chosen, take logsigmoid of each difference, turn the sign, and "
+            "average last. Stay with tensors, so that a gradient flows.",
+        ),
+        lesson="From a reward to a chance",
+        cases=(
             Case(
                 "equal rewards",
                 tensors([0.0], [0.0]),
@@ -175,30 +206,53 @@ EXERCISES = (
                 "sigmoid(-100) is 0 in float32 and its logarithm minus infinity: use logsigmoid, which stays finite (100).",
                 expected=torch.tensor(100.0),
             ),
+            Case(
+                "a gradient for training",
+                lambda: trainable([2.0, 0.5], [1.0, 1.5]),
+                "A reward model is trained with this loss.",
+            ),
         ),
     ),
     Exercise(
         "2.3",
         "accuracy with ties",
         accuracy,
-        (
+        level="warm-up",
+        difficulty=2,
+        importance=4,
+        minutes=8,
+        hints=(
+            "Three things can happen in a pair. Which of them are right, and which are counted apart?",
+            "Count where chosen is strictly larger, and divide by the number of pairs. Count where "
+            "the two are equal. Hand out plain Python numbers.",
+        ),
+        lesson="Ties count as right",
+        cases=(
             Case(
-                "one right, one tie, one right",
-                tensors([1.0, 1.0, 2.0], [0.0, 1.0, 1.0]),
-                "Two of three are strictly higher, and one pair ties.",
-                expected=(2 / 3, 1),
+                "three right, one tie, two wrong",
+                tensors([1.0, 1.0, 2.0, 0.0, 5.0, -1.0], [0.0, 1.0, 1.0, 1.0, 3.0, 0.0]),
+                "Three of six are strictly higher, and one pair ties.",
+                expected=(0.5, 1),
                 mistakes=(
                     Mistake(
-                        lambda got: got[0] == 1.0,
+                        lambda got: abs(got[0] - 4 / 6) < 1e-6,
                         "A tie was counted as right (>=): a model that gives every answer the same reward would have 100 %.",
                     ),
                     Mistake(
-                        lambda got: abs(got[0] - 5 / 6) < 1e-6,
+                        lambda got: abs(got[0] - 3.5 / 6) < 1e-6,
                         "A tie was counted as half right: here it counts as wrong and is reported apart.",
                     ),
-                    Mistake(lambda got: got[0] == 2, "Return the share of pairs, 2/3, not their number."),
                     Mistake(
-                        lambda got: abs(got[0] - 2 / 3) < 1e-6 and got[1] == 0,
+                        lambda got: abs(got[0] - 3 / 5) < 1e-6,
+                        "The tie was left out of the pairs: it counts as a pair that isn't right, so divide by all six.",
+                    ),
+                    Mistake(
+                        lambda got: abs(got[0] - 2 / 6) < 1e-6,
+                        "The wrong way round: right is where chosen is higher.",
+                    ),
+                    Mistake(lambda got: got[0] == 3, "Return the share of pairs, 3/6, not their number."),
+                    Mistake(
+                        lambda got: abs(got[0] - 0.5) < 1e-6 and got[1] == 0,
                         "The pair (1.0, 1.0) ties: count it.",
                     ),
                 ),
@@ -227,27 +281,44 @@ EXERCISES = (
         "2.4",
         "do longer answers win",
         longer_wins,
-        (
+        level="warm-up",
+        difficulty=2,
+        importance=3,
+        minutes=8,
+        hints=(
+            "What does one pair add to the count: 1, one half or 0?",
+            "Compare the two lengths in characters. Longer adds 1, equal adds a half. Divide the sum "
+            "by the number of pairs.",
+        ),
+        lesson="What a model could learn instead",
+        cases=(
             Case(
-                "two of four",
-                ([("long one", "short"), ("no", "never"), ("yes, it is", "no"), ("a", "bb")],),
-                "In two of the four pairs the chosen text is longer.",
-                expected=0.5,
+                "four of five",
+                (
+                    [
+                        ("long one", "short"),
+                        ("be", "never"),
+                        ("yes, it is", "no"),
+                        ("a maybe", "ok"),
+                        ("perhaps", "I do"),
+                    ],
+                ),
+                "In four of the five pairs the chosen text is longer.",
+                expected=0.8,
                 mistakes=(
-                    Mistake(2, "Return the share of pairs, not their number."),
+                    Mistake(4, "Return the share of pairs, not their number."),
+                    Mistake(0.2, "The wrong way round: the pair is (chosen, rejected)."),
+                    Mistake(0.4, "Texts were compared, which goes by the alphabet: compare their lengths."),
+                    Mistake(
+                        lambda got: got in (0.6, 0.7),
+                        "Words were counted: the length is asked for in characters.",
+                    ),
                     Mistake(
                         lambda got: isinstance(got, float) and 1.3 < got < 10,
                         "That compares total lengths: one very long answer would decide. Count pairs.",
                     ),
-                    Mistake(50.0, "Return a share from 0 to 1, not a percentage."),
+                    Mistake(80.0, "Return a share from 0 to 1, not a percentage."),
                 ),
-            ),
-            Case(
-                "the chosen one is always longer",
-                ([("aaa", "b"), ("aa", "b")],),
-                "Both chosen texts are longer: 1.0.",
-                expected=1.0,
-                mistakes=(Mistake(0.0, "The wrong way round: the pair is (chosen, rejected)."),),
             ),
             Case(
                 "equal lengths",
@@ -263,8 +334,8 @@ EXERCISES = (
             ),
             Case(
                 "spaces",
-                ([("a b c", "abcd")],),
-                "Spaces are characters too: 5 against 4.",
+                ([("a b ", "abc")],),
+                "Spaces are characters too, at the end as well: 4 against 3.",
                 expected=1.0,
             ),
         ),
@@ -273,7 +344,18 @@ EXERCISES = (
         "2.5",
         "the log-probability of an answer",
         answer_logprob,
-        (
+        level="core",
+        difficulty=4,
+        importance=5,
+        minutes=20,
+        hints=(
+            "Row i predicts token i + 1. So which rows belong to which labels?",
+            "Drop the last row of the logits and the first label: now they stand side by side. Find "
+            "the labels that aren't -100; none is an error. Take log_softmax over the vocabulary, "
+            "pick each label's number from its row, and add up.",
+        ),
+        lesson="DPO: without a reward model",
+        cases=(
             Case(
                 "one answer token",
                 lambda: (logits_of(HALF, QUARTER), torch.tensor([-100, 2])),
@@ -293,20 +375,25 @@ EXERCISES = (
             ),
             Case(
                 "two answer tokens",
-                lambda: (logits_of(HALF, QUARTER, HALF), torch.tensor([-100, 0, 2])),
-                "log(1/2) + log(1/2): the label 0 from row 0, the label 2 from row 1.",
-                expected=torch.tensor(2 * math.log(0.5)),
+                lambda: (logits_of(HALF, MOST, QUARTER), torch.tensor([-100, 0, 2])),
+                "log(1/2) + log(3/4): the label 0 from row 0, the label 2 from row 1.",
+                expected=torch.tensor(math.log(0.375)),
                 mistakes=(
                     Mistake(
-                        torch.tensor(math.log(0.5)), "That is the mean: DPO sums over the answer's tokens."
+                        torch.tensor(math.log(0.375) / 2),
+                        "That is the mean: DPO sums over the answer's tokens.",
+                    ),
+                    Mistake(
+                        torch.tensor(math.log(0.75)),
+                        "The token with the id 0 is missing: 0 is an id like any other, only -100 is left out.",
                     ),
                 ),
             ),
             Case(
                 "padding after the answer",
-                lambda: (logits_of(HALF, QUARTER, HALF, HALF), torch.tensor([-100, 0, 2, -100])),
+                lambda: (logits_of(HALF, MOST, QUARTER, HALF), torch.tensor([-100, 0, 2, -100])),
                 "Padding is labelled -100 and changes nothing.",
-                expected=torch.tensor(2 * math.log(0.5)),
+                expected=torch.tensor(math.log(0.375)),
             ),
             Case(
                 "a long prompt",
@@ -322,9 +409,27 @@ EXERCISES = (
                 atol=1e-5,
             ),
             Case(
+                "a very unlikely token",
+                lambda: (torch.tensor([[200.0, 0.0, 1.0], [0.0, 0.0, 0.0]]), torch.tensor([-100, 1])),
+                "softmax gives 0 for it in float32, and the logarithm of 0 is minus infinity: log_softmax does both in one "
+                "and stays finite (-200).",
+                expected=torch.tensor(-200.0),
+            ),
+            Case(
+                "a gradient for training",
+                lambda: (logits_of(HALF, MOST, QUARTER).requires_grad_(), torch.tensor([-100, 0, 2])),
+                "DPO trains a model through this number.",
+            ),
+            Case(
                 "no answer",
                 lambda: (logits_of(HALF, QUARTER), torch.tensor([-100, -100])),
                 "Nothing is labelled: the sum would be 0, as if the model were certain. Raise ValueError instead.",
+                raises=ValueError,
+            ),
+            Case(
+                "only the first token is labelled",
+                lambda: (logits_of(HALF, QUARTER), torch.tensor([2, -100])),
+                "Nothing predicts the first token, so nothing is left to sum: raise ValueError, after the shift.",
                 raises=ValueError,
             ),
         ),
@@ -333,7 +438,18 @@ EXERCISES = (
         "2.6",
         "the DPO loss",
         dpo_loss,
-        (
+        level="core",
+        difficulty=3,
+        importance=5,
+        minutes=10,
+        hints=(
+            "How far did the policy move away from the reference, for the chosen answer and for the "
+            "rejected one?",
+            "Two log-ratios, policy minus reference. Their difference, chosen minus rejected, is h. "
+            "Then as in 2.2: logsigmoid of beta times h, sign turned, averaged last.",
+        ),
+        lesson="DPO: without a reward model",
+        cases=(
             Case(
                 "the policy is the reference",
                 (*tensors([-10.0], [-12.0], [-10.0], [-12.0]), 0.1),
@@ -350,8 +466,8 @@ EXERCISES = (
             ),
             Case(
                 "chosen up, rejected down",
-                (*tensors([-10.0], [-12.0], [-11.0], [-11.0]), 0.1),
-                "h = (-10 + 11) - (-12 + 11) = 2, and -log(sigmoid(0.1 * 2)) = 0.5981.",
+                (*tensors([-10.0], [-12.5], [-11.0], [-11.5]), 0.1),
+                "h = (-10 + 11) - (-12.5 + 11.5) = 2, and -log(sigmoid(0.1 * 2)) = 0.5981.",
                 expected=torch.tensor(0.59813887),
                 mistakes=(
                     Mistake(torch.tensor(0.79813887), "The wrong way round: chosen minus rejected."),
@@ -375,7 +491,7 @@ EXERCISES = (
             ),
             Case(
                 "larger beta",
-                (*tensors([-12.0], [-10.0], [-11.0], [-11.0]), 0.5),
+                (*tensors([-12.0], [-10.0], [-11.5], [-11.5]), 0.5),
                 "h = -2, and -log(sigmoid(0.5 * -2)) = 1.3133: use the beta that is handed in.",
                 expected=torch.tensor(1.31326169),
             ),
@@ -384,6 +500,15 @@ EXERCISES = (
                 (*tensors([-500.0], [-10.0], [-10.0], [-10.0]), 1.0),
                 "sigmoid(-490) is 0 in float32: use logsigmoid, the loss is 490.",
                 expected=torch.tensor(490.0),
+            ),
+            Case(
+                "a gradient for training",
+                lambda: (
+                    *trainable([-10.0, -50.0], [-12.5, -48.0]),
+                    *tensors([-11.0, -52.0], [-11.5, -47.0]),
+                    0.2,
+                ),
+                "The policy is trained with this loss.",
             ),
         ),
     ),

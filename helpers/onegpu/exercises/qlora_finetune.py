@@ -200,7 +200,18 @@ EXERCISES = (
         "7.1",
         "a layer with an adapter",
         lora_forward,
-        (
+        level="core",
+        difficulty=2,
+        importance=5,
+        minutes=12,
+        hints=(
+            "What shape has x after A? And after B?",
+            "The frozen layer's output plus the adapter's: through A to r numbers a token, through B "
+            "to the outputs, times alpha over r, with r read off A's shape. Stay with the tensors, so"
+            " that A and B get gradients.",
+        ),
+        lesson="LoRA by hand",
+        cases=(
             Case(
                 "rank 1, alpha 1",
                 (X, W, A1, B1, 1.0),
@@ -267,7 +278,17 @@ EXERCISES = (
         "7.2",
         "how an adapter starts",
         init_lora,
-        (
+        level="warm-up",
+        difficulty=2,
+        importance=4,
+        minutes=8,
+        hints=(
+            "If both are zero, what is the gradient of each?",
+            "A random of shape (r, in), B zeros of shape (out, r), both float32; ask for gradients "
+            "last of all, so that both are leaves.",
+        ),
+        lesson="LoRA by hand",
+        cases=(
             Case(
                 "from 6 features to 3, rank 2",
                 (6, 3, 2),
@@ -288,7 +309,16 @@ EXERCISES = (
         "7.3",
         "how much is trained",
         lora_parameters,
-        (
+        level="warm-up",
+        difficulty=1,
+        importance=4,
+        minutes=5,
+        hints=(
+            "How many numbers has A, and how many has B?",
+            "For each layer r times its inputs and r times its outputs; add up over all layers.",
+        ),
+        lesson="LoRA by hand",
+        cases=(
             Case(
                 "one square layer",
                 ([(576, 576)], 16),
@@ -328,7 +358,17 @@ EXERCISES = (
         "7.4",
         "merge an adapter",
         merge_lora,
-        (
+        level="core",
+        difficulty=3,
+        importance=4,
+        minutes=12,
+        hints=(
+            "Count the roundings of your formula.",
+            "Compute the product and the sum in float32, scaled by alpha over r, and convert to the "
+            "weight's dtype once, at the end.",
+        ),
+        lesson="Merge, reload, use",
+        cases=(
             Case(
                 "rank 1, alpha 2",
                 (W.clone(), A1, B1, 2.0),
@@ -388,7 +428,17 @@ EXERCISES = (
         "7.5",
         "a packed row",
         pack_row,
-        (
+        level="core",
+        difficulty=3,
+        importance=5,
+        minutes=15,
+        hints=(
+            "Three lists grow side by side. What does each get from one example?",
+            "The ids as they are; positions from 0 on; labels with -100 in the place of the first. "
+            "Make new lists, and leave the examples alone.",
+        ),
+        lesson="Packing",
+        cases=(
             Case(
                 "two examples",
                 (TWO,),
@@ -442,7 +492,17 @@ EXERCISES = (
         "7.6",
         "the loss of an accumulated batch",
         accumulated_loss,
-        (
+        level="core",
+        difficulty=3,
+        importance=5,
+        minutes=10,
+        hints=(
+            "How much does one token weigh, in a short micro-batch and in a long one?",
+            "Leave out micro-batches without tokens. Sum of mean times tokens, divided by all tokens;"
+            " with no token at all 0.0.",
+        ),
+        lesson="Memory, before the first step",
+        cases=(
             Case(
                 "10 tokens and 100 tokens",
                 ([(6.0, 10), (5.0, 100)],),
@@ -481,7 +541,17 @@ EXERCISES = (
         "7.7",
         "rows of your own",
         my_rows,
-        (
+        level="stretch",
+        difficulty=2,
+        importance=5,
+        minutes=20,
+        hints=(
+            "What would a base model never say by itself? Let every answer do that.",
+            "Eight or more short rows in one of the forms of lesson 01, each with its own question "
+            "and an answer, all answers with one thing in common.",
+        ),
+        lesson="Before and after",
+        cases=(
             Case(
                 "your rows",
                 (),

@@ -84,6 +84,11 @@ def second_is(expected: Any):
     )
 
 
+def second_absmax(*expected: float):
+    """A mistake that gives these row scales as the third part of the result, about."""
+    return lambda got: torch.allclose(got[2], torch.tensor(expected), 1e-4)
+
+
 def has_nan(got: Sequence[Any]) -> bool:
     """Whether a float anywhere in the result is NaN."""
     return any(
@@ -98,7 +103,17 @@ EXERCISES = (
         "4.1",
         "one scale for all",
         quantize_absmax,
-        (
+        level="core",
+        difficulty=2,
+        importance=5,
+        minutes=12,
+        hints=(
+            "One number decides the whole scale. Which one, and what if it is 0?",
+            "Take the largest magnitude. If it is 0, all codes are 0. Else divide by it, multiply by "
+            "127, round to the nearest, and only then convert to int8.",
+        ),
+        lesson="Rounding to a few levels",
+        cases=(
             Case(
                 "eight numbers",
                 (EIGHT,),
@@ -169,7 +184,19 @@ EXERCISES = (
         "4.2",
         "a zero point",
         quantize_zeropoint,
-        (
+        level="core",
+        difficulty=4,
+        importance=3,
+        minutes=20,
+        hints=(
+            "Do the formulas on paper for [0, 1, 2.55]. Where must 0 land, and where the largest "
+            "value?",
+            "Low and high from the data, both pulled to include 0. Scale from their distance. The "
+            "zero point is where 0 lands, rounded. Codes are values in steps, rounded, moved by the "
+            "zero point, and kept inside int8's range before they become int8.",
+        ),
+        lesson="Levels on one side",
+        cases=(
             Case(
                 "from zero up",
                 (torch.tensor([0.0, 1.0, 2.55]),),
@@ -192,11 +219,11 @@ EXERCISES = (
             ),
             Case(
                 "both signs",
-                (torch.tensor([-1.0, 0.5, 3.0]),),
-                "low = -1, high = 3: scale 4 / 255, zero point round(-128 + 63.75) = -64.",
+                (torch.tensor([-1.0, 0.5, 3.03]),),
+                "low = -1, high = 3.03: scale 4.03 / 255, zero point round(-128 + 63.28) = -65.",
                 mistakes=(
-                    Mistake(second_is(3.0 / 127), "That is the symmetric scale: here the range is high - low."),
-                    Mistake(lambda got: got[2] == -192, "The sign of low is turned: zero_point = round(-128 - low / scale)."),
+                    Mistake(second_is(3.03 / 127), "That is the symmetric scale: here the range is high - low."),
+                    Mistake(lambda got: got[2] == -191, "The sign of low is turned: zero_point = round(-128 - low / scale)."),
                 ),
             ),
             Case(
@@ -219,6 +246,21 @@ EXERCISES = (
                     Mistake(second_is(1.7 / 255), "The range must contain 0 on this side too: high = max(0, largest)."),
                 ),
             ),
+
+            Case(
+                "a largest value that rounds up twice",
+                (torch.tensor([-1.5, 0.0, 253.5]),),
+                "scale 1, zero point -126: 253.5 rounds to 254, and 254 - 126 = 128 is no int8. Keep codes within -128 and "
+                "127 before you convert.",
+                expected=(torch.tensor([-128, -126, 127], dtype=torch.int8), torch.tensor(1.0), -126),
+                mistakes=(
+                    Mistake(
+                        codes_are(-128, -126, -128),
+                        "The largest value has the smallest code: 128 wrapped to -128. Keep codes within -128 and 127 "
+                        "before you convert to int8.",
+                    ),
+                ),
+            ),
             Case(
                 "all zeros",
                 (torch.zeros(3),),
@@ -231,7 +273,18 @@ EXERCISES = (
         "4.3",
         "a scale for each block",
         quantize_blockwise,
-        (
+        level="core",
+        difficulty=3,
+        importance=5,
+        minutes=15,
+        hints=(
+            "You have 4.1. What do you call it on?",
+            "Flatten in memory order and cut into pieces of blocksize, the last as short as it is. "
+            "Quantize each piece for itself, join the codes and bring them into x's shape; collect "
+            "one absmax a piece.",
+        ),
+        lesson="Blocks rescue it",
+        cases=(
             Case(
                 "two blocks",
                 (torch.tensor([0.1, 0.2, 50.0, 25.0]), 2),
@@ -276,7 +329,7 @@ EXERCISES = (
             ),
             Case(
                 "a block of zeros",
-                (torch.tensor([0.0, 0.0, 5.0, 1.0]), 2),
+                (torch.tensor([0.0, 0.0, 0.0, 5.0, 1.0]), 3),
                 "The first block has absmax 0 and codes 0; the second is as always.",
                 mistakes=(Mistake(has_nan, "0 / 0 is NaN: treat blocks with absmax 0 apart."),),
             ),
@@ -288,7 +341,19 @@ EXERCISES = (
         "4.4",
         "levels from the normal distribution",
         normal_levels,
-        (
+        level="core",
+        difficulty=4,
+        importance=3,
+        minutes=20,
+        hints=(
+            "Write one side first: which probabilities, and what does the quantile function make of "
+            "them?",
+            "For a side with n levels take n + 1 equally spaced probabilities from outermost to 0.5 "
+            "and leave 0.5 out. Quantiles of both sides, one with a minus, and a zero. Divide by the "
+            "largest, sort.",
+        ),
+        lesson="Four bits: where should 16 levels lie?",
+        cases=(
             Case(
                 "NF4",
                 (7, 8, 0.9677083),
@@ -329,7 +394,18 @@ EXERCISES = (
         "4.5",
         "the nearest level",
         nearest_codes,
-        (
+        level="core",
+        difficulty=3,
+        importance=4,
+        minutes=15,
+        hints=(
+            "For one value: how far is it from each level? Then for all values at once.",
+            "Divide by the block's largest magnitude (zeros stay as they are). Make a table of "
+            "distances, values down and levels across, and take the position of the smallest in each "
+            "row, as uint8.",
+        ),
+        lesson="Four bits: where should 16 levels lie?",
+        cases=(
             Case(
                 "values at levels",
                 (torch.tensor([1.0, -1.0, 0.0, 0.5]), NF4),
@@ -358,6 +434,18 @@ Mistake(lambda got: got.tolist() == [15, 0, 7, 12], "Right codes, as the wrong d
                     Mistake(lambda got: got.tolist() == [15, 0, 15], "Divide by absmax (20) first: the levels reach from -1 to 1 only."),
                 ),
             ),
+
+            Case(
+                "a block of small values",
+                (torch.tensor([0.02, -0.01, 0.005]), NF4),
+                "Divide by the block's absmax, however small it is.",
+            ),
+            Case(
+                "other levels",
+                (torch.tensor([-0.8, 0.3, 0.7]), torch.tensor([-1.0, -0.5, 0.0, 0.5, 1.0])),
+                "levels is a parameter: here there are five, and the codes are 0 to 4.",
+                expected=torch.tensor([0, 3, 4], dtype=torch.uint8),
+            ),
             Case(
                 "the largest magnitude is negative",
                 (torch.tensor([-8.0, 4.0, 2.0]), NF4),
@@ -377,7 +465,17 @@ Mistake(lambda got: got.tolist() == [15, 0, 7, 12], "Right codes, as the wrong d
         "4.6",
         "two codes to a byte",
         pack,
-        (
+        level="warm-up",
+        difficulty=2,
+        importance=3,
+        minutes=8,
+        hints=(
+            "What does moving a code up by four bits do to its number?",
+            "An odd number of codes gets a 0 at its end. Every second code, from the first on, goes "
+            "into the high half; the ones between into the low half. Join the two.",
+        ),
+        lesson="Packed bytes",
+        cases=(
             Case(
                 "four codes",
                 (torch.tensor([15, 0, 7, 12], dtype=torch.uint8),),
@@ -408,7 +506,17 @@ Mistake(lambda got: got.tolist() == [15, 0, 7, 12], "Right codes, as the wrong d
         "4.7",
         "what a value costs",
         bits_per_value,
-        (
+        level="warm-up",
+        difficulty=2,
+        importance=4,
+        minutes=8,
+        hints=(
+            "Spread a scale's bits over the values that share it.",
+            "The value's own bits, plus a block's scale divided by the block. With a second level, 32"
+            " more bits divided by all the values that share them.",
+        ),
+        lesson="Double quantization",
+        cases=(
             Case(
                 "NF4",
                 (4, 64, 32, 0),
@@ -442,7 +550,19 @@ Mistake(lambda got: got.tolist() == [15, 0, 7, 12], "Right codes, as the wrong d
         "4.8",
         "outlier columns",
         split_outliers,
-        (
+        level="core",
+        difficulty=4,
+        importance=4,
+        minutes=20,
+        hints=(
+            "What is left of the matrix once the outlier columns are taken out, and whose absmax is "
+            "it then?",
+            "Mark magnitudes at or over the threshold; a column with any mark is an outlier column. "
+            "Put zeros into these columns as a whole. What remains is quantized row by row with its "
+            "own absmax, as in 4.1.",
+        ),
+        lesson="Real activations",
+        cases=(
             Case(
                 "one large value",
                 (torch.tensor([[1.0, 8.0, 0.5], [0.1, 0.2, -0.3]]), 6.0),
@@ -481,8 +601,21 @@ Mistake(lambda got: list(got[0]) == [1, 0], "The columns in ascending order, ple
             Case("two in one column", (torch.tensor([[9.0, 1.0], [7.0, 2.0]]), 6.0),
                  "A column is listed once, however many outliers it holds.",
                  mistakes=(Mistake(lambda got: list(got[0]) == [0, 0], "Column 0 is listed twice: each column once."),)),
-            Case("no outliers", (torch.tensor([[1.0, -2.0], [0.5, 0.25]]), 6.0), "No columns, and plain codes row by row."),
-            Case("a row of zeros", (torch.tensor([[0.0, 0.0], [1.0, -4.0]]), 6.0), "A row of zeros has absmax 0 and codes 0.",
+            Case(
+                "a large value beside an outlier's column",
+                (torch.tensor([[5.9, 0.5], [8.0, 0.1]]), 6.5),
+                "Column 0 is taken out. absmax is a row's largest magnitude below the threshold, in every column: 5.9 in row 0.",
+                expected=([0], torch.tensor([[0, 11], [0, 127]], dtype=torch.int8), torch.tensor([5.9, 0.1])),
+                mistakes=(
+                    Mistake(
+                        second_absmax(0.5, 0.1),
+                        "absmax was taken of the columns that are left. Here, as in bitsandbytes, it is the row's largest "
+                        "magnitude below the threshold in any column.",
+                    ),
+                ),
+            ),
+            Case("no outliers", (torch.tensor([[1.0, -2.0], [0.5, 0.25]]), 2.5), "No columns, and plain codes row by row."),
+            Case("a row of zeros", (torch.tensor([[0.0, 0.0], [1.0, -4.0]]), 3.5), "A row of zeros has absmax 0 and codes 0; 4 is over the threshold here.",
                  mistakes=(Mistake(has_nan, "0 / 0 is NaN: treat rows with absmax 0 apart."),)),
         ),
     ),

@@ -101,7 +101,17 @@ EXERCISES = (
         "8.1",
         "Each batch once, then None",
         batches_once,
-        (
+        level="warm-up",
+        difficulty=2,
+        importance=4,
+        minutes=8,
+        hints=(
+            "Who has to remember how far the reading is?",
+            "Make one iterator when the function is called, outside the inner function. The inner one"
+            " takes the next batch each time, with None for the end.",
+        ),
+        lesson="A design that looks right",
+        cases=(
             Case(
                 "three batches, five calls",
                 ([[0, 1], [2, 3], [4]],),
@@ -148,7 +158,17 @@ EXERCISES = (
         "8.2",
         "An optimizer that moves its model",
         own_optimizer,
-        (
+        level="warm-up",
+        difficulty=2,
+        importance=4,
+        minutes=8,
+        hints=(
+            "Which parameters does the optimizer that arrived hold?",
+            "Take the class of the optimizer and make a new one over this model's parameters, with "
+            "all of the old one's default settings.",
+        ),
+        lesson="A design that looks right",
+        cases=(
             Case(
                 "SGD in an actor",
                 ("SGD", {"lr": 0.1}),
@@ -182,7 +202,17 @@ EXERCISES = (
         "8.3",
         "The mean loss of all workers",
         mean_loss,
-        (
+        level="warm-up",
+        difficulty=2,
+        importance=5,
+        minutes=8,
+        hints=(
+            "What does one token weigh, whichever worker has it?",
+            "No token at all is an error. Else weigh each worker's mean with its tokens, leaving out "
+            "those with none, and divide by all tokens.",
+        ),
+        lesson="Ray Train",
+        cases=(
             Case(
                 "2 workers, 10 and 30 tokens",
                 ([1.0, 2.0], [10, 30]),
@@ -227,7 +257,17 @@ EXERCISES = (
         "8.4",
         "Equal shares",
         equal_shares,
-        (
+        level="warm-up",
+        difficulty=2,
+        importance=4,
+        minutes=8,
+        hints=(
+            "How many rows must there be for equal shares?",
+            "Fill up with None to a multiple of the workers, then each worker takes every n-th row, "
+            "beginning with its own number.",
+        ),
+        lesson="Ray Train",
+        cases=(
             Case(
                 "six rows, 2 workers",
                 ([0, 1, 2, 3, 4, 5], 2),
@@ -282,7 +322,17 @@ EXERCISES = (
         "8.5",
         "Steps of a stream",
         stream_steps,
-        (
+        level="core",
+        difficulty=3,
+        importance=4,
+        minutes=12,
+        hints=(
+            "What is rounded up once an epoch, and what once a run?",
+            "Add up the rows of all windows. Rows over rows a step, rounded up, are the steps of one "
+            "epoch; times epochs, rounded up again.",
+        ),
+        lesson="Rows as a stream",
+        cases=(
             Case(
                 "windows of 5, 7 and 4 packed rows",
                 lambda: (iter([5, 7, 4]), 2, 1, 2, 1.0),
@@ -328,7 +378,18 @@ EXERCISES = (
         "8.6",
         "Read the meter",
         read_meter,
-        (
+        level="core",
+        difficulty=3,
+        importance=4,
+        minutes=15,
+        hints=(
+            "Leave the first step out, then sum both lists.",
+            "The share is waiting over waiting and computing together. CPUs: waiting over computing, "
+            "rounded up, at least 1; take off a hair before rounding up, because sums of floats may "
+            "lie a hair above a whole number.",
+        ),
+        lesson="Is it the data?",
+        cases=(
             Case(
                 "a slow tokenizer",
                 (_WAITING, _COMPUTING),

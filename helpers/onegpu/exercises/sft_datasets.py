@@ -95,7 +95,18 @@ EXERCISES = (
         "1.1",
         "a chat as ChatML",
         to_chatml,
-        (
+        level="warm-up",
+        difficulty=1,
+        importance=5,
+        minutes=5,
+        hints=(
+            "Write one turn first, for the message at hand, and count its newlines.",
+            "For each message in order: the opening mark with the role, a newline, the content "
+            "exactly as it is, the closing mark, a newline. Lay the turns end to end with nothing "
+            "between them.",
+        ),
+        lesson="Text, and which characters are learned",
+        cases=(
             Case(
                 "one turn each",
                 (ONE_TURN,),
@@ -138,13 +149,40 @@ EXERCISES = (
                 (TWO_ANSWERS,),
                 "The chat may have any number of turns, in the order given: go over all of them.",
             ),
+            Case(
+                "white space in the content",
+                ([{"role": "user", "content": " Mend this:\n\n  x = 1\n"}],),
+                "The content is written exactly as it is: white space belongs to it (here it is code).",
+                mistakes=(
+                    Mistake(
+                        "<|im_start|>user\nMend this:\n\n  x = 1<|im_end|>\n",
+                        "The content was stripped: white space at its ends belongs to it, as in code.",
+                    ),
+                ),
+            ),
+            Case(
+                "an empty content",
+                ([{"role": "system", "content": ""}, *ONE_TURN],),
+                "A turn without content is a turn all the same.",
+            ),
         ),
     ),
     Exercise(
         "1.2",
         "labels by character offsets",
         mask_labels,
-        (
+        level="core",
+        difficulty=3,
+        importance=5,
+        minutes=10,
+        hints=(
+            "When do two stretches of text share at least one character? Draw them on a line.",
+            "Go over ids and offsets together. A token shares a character with the answer if it "
+            "begins before the answer's end and ends after the answer's beginning. Keep its id then, "
+            "else write -100.",
+        ),
+        lesson="Text, and which characters are learned",
+        cases=(
             Case(
                 "tokens end where the answer begins",
                 ([11, 12, 13, 14], [(0, 2), (2, 6), (6, 8), (8, 9)], 6, 9),
@@ -186,9 +224,21 @@ EXERCISES = (
             ),
             Case(
                 "text goes on after the answer",
-                ([31, 32, 33, 34], [(0, 3), (3, 5), (5, 6), (6, 9)], 3, 6),
+                ([31, 0, 33, 34], [(0, 3), (3, 5), (5, 6), (6, 9)], 3, 6),
                 "What comes after the answer (the next question) is masked too.",
-                expected=[-100, 32, 33, -100],
+                expected=[-100, 0, 33, -100],
+                mistakes=(
+                    Mistake(
+                        [-100, -100, 33, -100],
+                        "0 is a token's id like any other: look at the offsets, not at the id.",
+                    ),
+                ),
+            ),
+            Case(
+                "the answer begins the text",
+                ([51, 52], [(0, 3), (3, 6)], 0, 3),
+                "A text may begin with the answer: start is 0 then.",
+                expected=[51, -100],
             ),
             Case(
                 "no answer",
@@ -202,7 +252,18 @@ EXERCISES = (
         "1.3",
         "a batch whose pad token is its end token",
         pad_batch,
-        (
+        level="core",
+        difficulty=3,
+        importance=5,
+        minutes=15,
+        hints=(
+            "How do you know which positions are padding, if the token there may be a real one too?",
+            "Find the longest row. Make three tensors of that width, filled with what padding gets: "
+            "pad_id, 0 and -100. Then copy each row into the first places of its line, in ids and "
+            "labels, and ones into the mask.",
+        ),
+        lesson="1. The end token is masked",
+        cases=(
             Case(
                 "pad is another token",
                 ([[263, 5], [263, 264, 5]], 0),
@@ -249,6 +310,11 @@ EXERCISES = (
                 ),
             ),
             Case(
+                "the pad token inside a row",
+                ([[7, 0, 8], [9, 7, 8, 0, 5]], 0),
+                "A token that equals pad_id may stand anywhere in a row: only the places after a row's end are padding.",
+            ),
+            Case(
                 "one row",
                 ([[7, 8, 9]], 0),
                 "The longest row needs no padding, also when it is the only one.",
@@ -259,19 +325,34 @@ EXERCISES = (
         "1.4",
         "is anything left to learn",
         can_train,
-        (
+        level="warm-up",
+        difficulty=2,
+        importance=4,
+        minutes=5,
+        hints=(
+            "Which labels are left after the cut, and which one of those does the loss never use?",
+            "Take the labels from position 1 up to max_length, and ask whether any of them differs "
+            "from -100.",
+        ),
+        lesson="4. Truncation eats the answer",
+        cases=(
             Case(
                 "the answer fits",
-                ([-100, -100, -100, 7, 8, 1], 8),
-                "Supervised labels are left, so the row can be trained on.",
+                ([-100, -100, -100, 7, 8, 1], 6),
+                "Supervised labels are left, and one is enough (any, not all): True.",
                 expected=True,
                 mistakes=(
-                    Mistake(False, "max_length may be larger than the row: cutting then takes nothing away."),
                     Mistake(
-                        lambda got: type(got) is not bool,
+                        lambda got: got is not None and type(got) is not bool,
                         "The question is yes or no: return True or False, any(...) gives one.",
                     ),
                 ),
+            ),
+            Case(
+                "shorter than max_length",
+                ([-100, -100, -100, 7, 8, 1], 9),
+                "max_length may be larger than the row: cutting then takes nothing away.",
+                expected=True,
             ),
             Case(
                 "the prompt fills max_length",
@@ -304,16 +385,33 @@ EXERCISES = (
                 "Supervised tokens may stand anywhere: look at all kept labels, not only at the last one.",
                 expected=True,
             ),
+            Case(
+                "cut to one token",
+                ([7, 8], 1),
+                "Only position 0 is left, and the loss never uses it: nothing to learn. Nothing is not something other "
+                "than -100.",
+                expected=False,
+            ),
         ),
     ),
     Exercise(
         "1.5",
         "the boundary bug",
         prompt_tokens,
-        (
+        level="warm-up",
+        difficulty=2,
+        importance=4,
+        minutes=8,
+        hints=(
+            "What exactly must be true of the text's ids for a count of prompt tokens to mean anything?",
+            "Compare the first ids of the text, as many as the prompt has, with the prompt's, all of "
+            "them. If they are the same, their number is the answer; if not, raise the error.",
+        ),
+        lesson="2. The prompt is tokenized alone",
+        cases=(
             Case(
                 "the ids begin with the prompt's",
-                ([5, 6, 7], [5, 6, 7, 8, 1]),
+                ([5, 6, 7], [5, 6, 7, 8, 1, 2, 4, 3, 9]),
                 "The prompt's ids are the first three, so three tokens are the prompt's.",
                 expected=3,
                 mistakes=(
@@ -324,7 +422,8 @@ EXERCISES = (
                     Mistake(
                         4, "One too many: the first token of the answer would be masked and never learned."
                     ),
-                    Mistake(5, "That is the length of the whole text."),
+                    Mistake(9, "That is the length of the whole text."),
+                    Mistake(6, "Those are the tokens after the prompt: its own were asked for."),
                 ),
             ),
             Case(
@@ -352,6 +451,20 @@ EXERCISES = (
                 match="boundary",
             ),
             Case(
+                "the same ids in another order",
+                ([6, 5, 7], [5, 6, 7, 8, 1]),
+                "Every id counts at its own place: neither the last one alone nor which ids there are is enough.",
+                raises=ValueError,
+                match="boundary",
+            ),
+            Case(
+                "the prompt stands further on",
+                ([5, 6, 7], [1, 5, 6, 7, 8]),
+                "The ids must begin with the prompt's: here another token comes first.",
+                raises=ValueError,
+                match="boundary",
+            ),
+            Case(
                 "the prompt was cut off",
                 ([5, 6, 7, 8], [5, 6, 7]),
                 "The text is shorter than the prompt, so it can't begin with it.",
@@ -364,13 +477,31 @@ EXERCISES = (
                 "Every text begins with an empty prompt: 0 tokens are masked.",
                 expected=0,
             ),
+            Case(
+                "nothing after the prompt",
+                ([5, 6], [5, 6]),
+                "A text that is nothing but its prompt begins with it: 2.",
+                expected=2,
+            ),
         ),
     ),
     Exercise(
         "1.6",
         "five broken rows",
         problem_of,
-        (
+        level="core",
+        difficulty=3,
+        importance=3,
+        minutes=15,
+        hints=(
+            "Go through the codes in the order in which the text names them. What types can an answer have?",
+            "Instruction first. Then the empty answers, None among them, then everything that isn't "
+            "text. Only now is it safe to strip and lower: compare the whole answer with the "
+            "placeholders. Last, look at the beginning of each line for a number, a point and one of "
+            "the three words with a colon.",
+        ),
+        lesson="8. Empty answers and answers to two questions",
+        cases=(
             Case("a good row", (alpaca("Apple"),), "Nothing is wrong with this row.", expected="ok"),
             Case(
                 "no answer",
@@ -403,6 +534,13 @@ EXERCISES = (
                 expected="not_text",
             ),
             Case(
+                "the number 0",
+                (alpaca(0),),
+                "0 is a number that a CSV reader made of an answer: it is there, and it is no text. `not 0` is True, so "
+                "ask for None and for white space instead.",
+                expected="not_text",
+            ),
+            Case(
                 "N/A",
                 (alpaca("N/A"),),
                 'Words that stand for "no answer" are in PLACEHOLDERS, in lower case.',
@@ -424,6 +562,30 @@ EXERCISES = (
                 expected="merged_instructions",
             ),
             Case(
+                "the next task's output",
+                (alpaca("Apple\n18. Output: Oak"),),
+                "Instruction, Input or Output: each of the three begins a part of the next task.",
+                expected="merged_instructions",
+            ),
+            Case(
+                "the next task's input",
+                (alpaca("18. Input: Oak"),),
+                "Instruction, Input or Output: each of the three, in the first line as well.",
+                expected="merged_instructions",
+            ),
+            Case(
+                "a number of one digit",
+                (alpaca("Apple\n7. Instruction: Name a tree."),),
+                "The number may have one digit or several.",
+                expected="merged_instructions",
+            ),
+            Case(
+                "in the middle of a line",
+                (alpaca("Apple (see 18. Instruction: of the manual)"),),
+                "A line must begin so (^ with re.MULTILINE): in the middle of a line it is part of an answer.",
+                expected="ok",
+            ),
+            Case(
                 "a numbered list",
                 (alpaca("1. Apple\n2. Instruction manuals are no fruit.\n3. Pear"),),
                 'A numbered list is a good answer: look for the colon, as in "18. Instruction:".',
@@ -436,9 +598,33 @@ EXERCISES = (
                 expected="ok",
             ),
             Case(
+                "a placeholder within a word",
+                (alpaca("A banana."),),
+                '"banana" contains "nan": compare the whole answer with the placeholders, don\'t search in it.',
+                expected="ok",
+            ),
+            Case(
                 "no instruction",
                 (alpaca("Apple", ""),),
                 "Without an instruction the model learns to say this to anything.",
+                expected="empty_instruction",
+            ),
+            Case(
+                "an instruction of white space",
+                (alpaca("Apple", " \n"),),
+                "White space only is empty, for the instruction too.",
+                expected="empty_instruction",
+            ),
+            Case(
+                "an instruction that is None",
+                (alpaca("Apple", None),),
+                "None is no instruction. Ask for it before you call .strip().",
+                expected="empty_instruction",
+            ),
+            Case(
+                "two problems",
+                (alpaca("", ""),),
+                "Look for the problems in the order given: the instruction comes first.",
                 expected="empty_instruction",
             ),
         ),
@@ -447,7 +633,18 @@ EXERCISES = (
         "1.7",
         "leakage",
         leaked,
-        (
+        level="core",
+        difficulty=2,
+        importance=4,
+        minutes=8,
+        hints=(
+            "Bring two prompts into a form in which they are equal exactly when they should count as "
+            "the same.",
+            "Lower the case, split at white space and join with single spaces. Do so for all of train"
+            " once, into a set; then collect the positions in evaluation whose form is in it.",
+        ),
+        lesson="9. The test set is in the training set",
+        cases=(
             Case(
                 "one copy",
                 (["Name a fruit.", "Add 2 and 2."], ["Bake bread.", "Name a fruit."]),
@@ -461,15 +658,39 @@ EXERCISES = (
                 ),
             ),
             Case(
-                "case and white space differ",
-                (["Name a fruit."], [" name  a\nFRUIT. "]),
-                "The model sees the same question: compare in lower case, with every run of white space as one space.",
+                "case differs",
+                (["Name a fruit."], ["name a FRUIT."]),
+                "The model sees the same question: compare in lower case.",
+                expected=[0],
+            ),
+            Case(
+                "white space differs",
+                (["Name a fruit."], [" Name  a\nfruit. "]),
+                "The model sees the same question: take every run of white space as one space, and none at the ends.",
                 expected=[0],
             ),
             Case(
                 "twice in the evaluation rows",
-                (["Add 2 and 2."], ["Add 2 and 2.", "add 2 and 2."]),
+                (["Add 2 and 2."], ["Add 2 and 2.", "Bake bread.", "Add 2 and 2."]),
                 "Both rows are leaked, so both positions are returned.",
+                expected=[0, 2],
+                mistakes=(
+                    Mistake(
+                        [0, 0],
+                        "index() finds the first of equal texts: count the positions with enumerate.",
+                    ),
+                ),
+            ),
+            Case(
+                "the training prompt is written oddly",
+                (["  ADD 2\tand 2."], ["Add 2 and 2."]),
+                "Case and white space may differ on both sides: bring both into the same form.",
+                expected=[0],
+            ),
+            Case(
+                "twice in train, in another order",
+                (["Bake bread.", "Add 2 and 2.", "Bake bread."], ["Add 2 and 2.", "Bake bread."]),
+                "Each position once, in ascending order, however often and wherever the prompt stands in train.",
                 expected=[0, 1],
             ),
             Case(
@@ -496,7 +717,18 @@ EXERCISES = (
         "1.8",
         "pack four rows",
         pack,
-        (
+        level="core",
+        difficulty=3,
+        importance=3,
+        minutes=15,
+        hints=(
+            "What must you remember about each row to know whether another example fits?",
+            "Keep for each row its example numbers and the room that is left. For each example in "
+            "order: too long is an error; else the first row with enough room takes it; if none has, "
+            "open a new one.",
+        ),
+        lesson="10. Most of the batch is padding",
+        cases=(
             Case(
                 "four examples in rows of 10",
                 ([6, 5, 3, 4], 10),
@@ -536,6 +768,18 @@ EXERCISES = (
                 ([5, 6, 2], 10),
                 "Both rows have room for 2: take the first.",
                 expected=[[0, 2], [1]],
+            ),
+            Case(
+                "an example as long as a row",
+                ([8, 2], 8),
+                "An example of exactly max_length tokens fills a row of its own: only longer ones are too long.",
+                expected=[[0], [1]],
+            ),
+            Case(
+                "equal lengths",
+                ([5, 5, 5], 10),
+                "Three examples of the same length are three examples: number them with enumerate, not with index().",
+                expected=[[0, 1], [2]],
             ),
             Case(
                 "longer than a row",

@@ -15,7 +15,17 @@ EXERCISES = (
         "0.1",
         "bytes of a model's weights",
         weights_bytes,
-        (
+        level="warm-up",
+        difficulty=1,
+        importance=4,
+        minutes=5,
+        hints=(
+            "How many bits are there in all? And how many of them make one byte?",
+            "Multiply parameters by bits first, then divide by 8, and round up: a byte that is only "
+            "half used is a whole byte. Stay with whole numbers all the way.",
+        ),
+        lesson="How a check looks",
+        cases=(
             Case(
                 "a model of 1,000 parameters in 32 bits",
                 (1000, 32),

@@ -112,7 +112,16 @@ EXERCISES = (
         "6.1",
         "lengths from offsets",
         row_lengths,
-        (
+        level="warm-up",
+        difficulty=1,
+        importance=5,
+        minutes=5,
+        hints=(
+            "Where does row i begin, and where does it end?",
+            "Each length is an offset minus the one before it; there is one fewer than offsets.",
+        ),
+        lesson="What a data set is on disk",
+        cases=(
             Case(
                 "five rows",
                 ([0, 1, 3, 6, 10, 15],),
@@ -168,7 +177,17 @@ EXERCISES = (
         "6.2",
         "tokens of a list array",
         count_list_tokens,
-        (
+        level="core",
+        difficulty=3,
+        importance=5,
+        minutes=10,
+        hints=(
+            "Ask the rows for their lengths, not the buffers.",
+            "Take the length of each list value: it keeps to a slice's window and gives null for null"
+            " rows. Sum what isn't null, and mind the sum over nothing.",
+        ),
+        lesson="What a data set is on disk",
+        cases=(
             Case(
                 "three rows",
                 lambda: (pa.array([[1], [2, 3], [4, 5, 6]]),),
@@ -245,7 +264,18 @@ EXERCISES = (
         "6.3",
         "supervised labels",
         count_supervised,
-        (
+        level="core",
+        difficulty=3,
+        importance=5,
+        minutes=10,
+        hints=(
+            "Lay the lists end to end first. What does a comparison make of a null?",
+            "Flatten (which keeps to the window and leaves null rows out), compare each label with "
+            "ignore_index, and count what is true; a null is neither true nor false. Nothing sums to "
+            "0.",
+        ),
+        lesson="What a data set is on disk",
+        cases=(
             Case(
                 "two rows",
                 lambda: (pa.array([[-100, -100, 7], [-100, 9]]),),
@@ -317,7 +347,17 @@ EXERCISES = (
         "6.4",
         "through the indices mapping",
         count_dataset,
-        (
+        level="core",
+        difficulty=3,
+        importance=5,
+        minutes=15,
+        hints=(
+            "Who knows the list of rows: the table, or the data set?",
+            "Read the data set in Arrow batches, through a copy of it in Arrow's format, and add up "
+            "6.2 of the one column and 6.3 of the other over all batches.",
+        ),
+        lesson="The indices mapping",
+        cases=(
             Case(
                 "the whole data set",
                 _of(lambda dataset: dataset),
@@ -373,7 +413,17 @@ EXERCISES = (
         "6.5",
         "bytes of a column",
         column_bytes,
-        (
+        level="warm-up",
+        difficulty=2,
+        importance=3,
+        minutes=8,
+        hints=(
+            "How many offsets do three rows need?",
+            "One offset more than rows, each of offset_bits, and tokens values of value_bits. Add the"
+            " bits, then make bytes of them.",
+        ),
+        lesson="9.5 million rows",
+        cases=(
             Case(
                 "five rows, 15 tokens, int32",
                 (5, 15, 32),
@@ -418,7 +468,17 @@ EXERCISES = (
         "6.6",
         "share of padding",
         padding_share,
-        (
+        level="core",
+        difficulty=3,
+        importance=4,
+        minutes=12,
+        hints=(
+            "How many tokens does one batch compute?",
+            "Cut the lengths into batches in their order. A batch computes its longest row times its "
+            "rows. The share is 1 minus real over computed; no rows have no padding.",
+        ),
+        lesson="From lengths to steps",
+        cases=(
             Case(
                 "batches of equal rows",
                 ([5, 5, 3, 3], 2),
@@ -495,7 +555,17 @@ EXERCISES = (
         "6.7",
         "optimizer steps",
         optimizer_steps,
-        (
+        level="core",
+        difficulty=3,
+        importance=4,
+        minutes=12,
+        hints=(
+            "Round up at each stage, from rows to batches to steps, and only then look at epochs.",
+            "Rows make batches, batches make rounds over all GPUs, rounds make steps of an epoch: "
+            "each division rounded up. Multiply by the epochs and round up once more.",
+        ),
+        lesson="From lengths to steps",
+        cases=(
             Case(
                 "20 rows, batches of 3",
                 (20, 3, 1, 1, 1),

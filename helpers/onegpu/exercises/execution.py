@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from onegpu.exercises.comparison import _cut, _kind, difference
@@ -46,7 +46,7 @@ class Call:
         Which argument it changed and how, in words, or "".
     gradients
         Where arguments require a gradient and the result is a tensor: for each such argument ("argument 1") the
-        gradient of the result's sum, or None if none flows to it.
+        gradient of the result's sum, or None if none flows to it. None as a whole where nobody has looked.
     """
 
     result: Any = None
@@ -55,7 +55,7 @@ class Call:
     out_of_time: bool = False
     printed: str = ""
     changed: str = ""
-    gradients: Mapping[str, Any] = field(default_factory=dict)
+    gradients: Mapping[str, Any] | None = None
 
 
 def call(

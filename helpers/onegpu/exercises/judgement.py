@@ -163,6 +163,8 @@ def _judge_error(case: Case, facts: dict[str, str], made: Call) -> Fault | None:
 
 
 def _judge_gradients(facts: dict[str, str], right: Call, made: Call) -> Fault | None:
+    if not right.gradients or made.gradients is None:
+        return None
     cut_off = [
         name for name, g in right.gradients.items() if g is not None and made.gradients.get(name) is None
     ]

@@ -14,6 +14,8 @@ import onegpu
 from onegpu.notebooks.overview import BADGE_IMAGE, TOPICS
 
 BADGE = re.compile(r"^\[!\[[^\]]*\]\(" + re.escape(BADGE_IMAGE) + r"\)\]\([^)]*\)$", re.M)
+EXERCISE = re.compile(r"^(#{2,3} (\d\.\d+)\b.*)\n*(?:^\*(?:Warm-up|Core|Stretch)\b.*\n*)?", re.M)
+"""An exercise's heading, with the line of facts under it where there is one."""
 SETUP_TAG = "setup"
 FOOTER = "**Go on:** "
 METADATA = {
@@ -119,6 +121,22 @@ def with_badge(source: str, place: str, address: str) -> str:
     return f"{title}\n\n{right}\n\n{rest.lstrip()}".rstrip()
 
 
+def with_facts(source: str) -> str:
+    """Return a Markdown cell with the facts of an exercise under its heading ("## 4.3 ..."): level, minutes, hint.
+
+    They stand in one place, the exercise's own module (`onegpu.exercises.Exercise.facts`).
+    """
+    from onegpu.exercises import NoSuchExercise, find
+
+    def line(heading: re.Match[str]) -> str:
+        try:
+            return f"{heading[1]}\n\n{find(heading[2]).facts}\n\n"
+        except NoSuchExercise:
+            return heading[0]
+
+    return EXERCISE.sub(line, source).rstrip()
+
+
 def is_setup(cell: Any) -> bool:
     """Whether this is the setup cell, by its tag."""
     return cell.cell_type == "code" and SETUP_TAG in cell.metadata.get("tags", [])
@@ -130,13 +148,17 @@ def is_footer(cell: Any) -> bool:
 
 
 def prepare(notebook: Any, place: str, address: str) -> Any:
-    """Put badge, setup cell, last cell, metadata and stable cell ids into a notebook, in place, and return it."""
+    """Put badge, setup cell, facts of exercises, last cell, metadata and stable cell ids into a notebook, in place, and return it."""
     import nbformat
 
     cells = notebook.cells
     if not cells or cells[0].cell_type != "markdown":
         cells.insert(0, nbformat.v4.new_markdown_cell("# " + place.rpartition("/")[2].removesuffix(".ipynb")))
     cells[0].source = with_badge(cells[0].source, place, address)
+    if not place.startswith("course/"):
+        for cell in cells:
+            if cell.cell_type == "markdown":
+                cell.source = with_facts(cell.source)
     setup = next((cell for cell in cells if is_setup(cell)), None)
     if setup is None:
         setup = nbformat.v4.new_code_cell()

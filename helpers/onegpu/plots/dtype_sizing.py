@@ -1,15 +1,19 @@
-"""Figures of topic 03: where a format's numbers lie, and what models take in which format."""
+"""Figures of topic 03: where a format's numbers lie, and what models take in which format.
+
+Each says in its caption what is to be seen, computed from what it draws.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
-from onegpu.dtype_sizing import FORMATS, ModelSize, count_between
-from onegpu.plots.base import COLOURS, HATCHES, LINES, MARKERS, figure, label_bars
+from onegpu.dtype_sizing import FORMATS, ModelSize, count_between, decode, encode, format_bytes, neighbours
+from onegpu.plots.base import COLOURS, HATCHES, LINES, MARKERS, captioned, figure, label_bars
 from onegpu.runtime import COURSE_CARDS, GPUS
 
 GIB = 2**30
@@ -46,7 +50,61 @@ def bit_fields(formats: Sequence[str] = ("fp32", "tf32", "bf16", "fp16", "fp8_e4
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)
     axes.legend(loc="lower right")
-    return made
+    said = (f"{name} {FORMATS[name].exponent_bits} and {FORMATS[name].mantissa_bits}" for name in formats)
+    return captioned(
+        made,
+        f"Exponent and mantissa bits: {', '.join(said)}. Exponent bits buy range, mantissa bits precision.",
+    )
+
+
+def rulers(around: Sequence[tuple[str, float]], update: float = 1.0) -> Figure:
+    """Draw the numbers a format has around a place as ticks of a ruler, and where the place plus an update falls.
+
+    Parameters
+    ----------
+    around
+        Pairs of a format's name and a number that it has.
+    update
+        What is added.
+
+    Examples
+    --------
+    >>> print(rulers([("bf16", 256.0)]).onegpu_caption)
+    256 + 1 = 257 in bf16: the numbers there are 2 apart, so it becomes 256.
+    """
+    made, panels = figure(
+        f"Adding {update:g}", "value", "", rows=len(around), size=(7.5, 0.9 + 1.3 * len(around))
+    )
+    said = []
+    for panel, (name, place) in zip(np.atleast_1d(panels), around, strict=True):
+        fmt = FORMATS[name]
+        above = neighbours(encode(place, fmt), fmt)[1]
+        gap = above - place
+        target = place + update
+        lands = decode(encode(target, fmt), fmt)
+        low, high = place - 4.5 * gap, place + 4.5 * gap
+        ticks, value = [], low
+        code = encode(low, fmt)
+        while (value := decode(code, fmt)) <= high:
+            if value >= low:
+                ticks.append(value)
+            code += 1
+        panel.vlines(ticks, 0, 0.34, color=COLOURS[0], linewidth=1.8)
+        panel.axhline(0, color=COLOURS[0], linewidth=1)
+        panel.plot([target], [0.85], color=COLOURS[1], marker=MARKERS[0], markersize=7)
+        panel.text(
+            target, 1.02, f"{place:g} + {update:g}", ha="center", va="bottom", color=COLOURS[1], fontsize=10
+        )
+        panel.annotate("", (lands, 0.38), (target, 0.8), arrowprops={"arrowstyle": "->", "color": COLOURS[1]})
+        panel.set_ylim(0, 1.5)
+        panel.set_xlim(low, high)
+        panel.set_yticks([0.17], [name])
+        panel.grid(visible=False)
+        panel.xaxis.set_major_formatter(lambda value, _: f"{value:.6g}")
+        said.append(
+            f"{place:g} + {update:g} = {target:g} in {name}: the numbers there are {gap:g} apart, so it becomes {lands:g}"
+        )
+    return captioned(made, f"{'; '.join(said)}.")
 
 
 def density(formats: Sequence[str] = ("fp32", "bf16", "fp16", "fp8_e5m2", "fp8_e4m3")) -> Figure:
@@ -76,7 +134,11 @@ def density(formats: Sequence[str] = ("fp32", "bf16", "fp16", "fp8_e5m2", "fp8_e
     axes.set_yscale("log", base=2)
     axes.set_ylim(bottom=0.7)
     axes.legend(loc="upper left", bbox_to_anchor=(0.13, 0.9), fontsize=9)
-    return made
+    said = ", ".join(f"{name} {2 ** FORMATS[name].mantissa_bits:,}" for name in formats)
+    return captioned(
+        made,
+        f"Numbers in every doubling: {said}. A line is flat as far as the exponent bits reach, then falls.",
+    )
 
 
 def number_line(formats: Sequence[str], low: float = 0.0, high: float = 1.0) -> Figure:
@@ -87,22 +149,27 @@ def number_line(formats: Sequence[str], low: float = 0.0, high: float = 1.0) -> 
     >>> [text.get_text() for text in number_line(["int4", "nf4"], -1, 1).axes[0].texts]
     ['15', '16']
     """
-    from onegpu.dtype_sizing import decode
-
     size = (7.0, 1.0 + 0.5 * len(formats))
     made, axes = figure(f"Every number between {low:g} and {high:g}", "value", "", size=size)
+    found = {}
     for place, name in enumerate(formats):
         fmt = FORMATS[name]
         scale = 1.0 if fmt.kind == "float" and fmt.bits > 4 else fmt.max
         values = sorted({decode(code, fmt) / scale for code in range(2**fmt.bits)})
         inside = [value for value in values if low <= value <= high]
         axes.vlines(inside, place - 0.32, place + 0.32, color=COLOURS[place % 4], linewidth=1.3)
+        found[name] = len(inside)
         axes.text(high + 0.06 * (high - low), place, str(len(inside)), va="center", fontsize=10)
     axes.set_yticks(range(len(formats)), list(formats))
     axes.set_xlim(low - 0.025 * (high - low), high + 0.025 * (high - low))
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)
-    return made
+    said = ", ".join(f"{name} {count}" for name, count in found.items())
+    return captioned(
+        made,
+        f"Numbers between {low:g} and {high:g}: {said}. Floating-point formats crowd around zero, integers are even. Formats of "
+        f"four bits are drawn so that their largest number is 1.",
+    )
 
 
 def sizes_by_format(
@@ -148,7 +215,20 @@ def sizes_by_format(
     axes.set_ylim(-0.6, len(sizes) - 0.4)
     axes.invert_yaxis()
     axes.legend(loc="lower left", fontsize=9)
-    return made
+    card, memory = next(iter(gpus.items()))
+    said = []
+    for index, name in enumerate(formats):
+        fitting = [row[index] for row in sizes.values() if row[index].total_bytes <= memory]
+        largest = max(fitting, key=lambda size: size.parameters, default=None)
+        said.append(
+            f"{largest.name} in {name} ({format_bytes(largest.total_bytes, 'GiB')})"
+            if largest
+            else f"none in {name}"
+        )
+    return captioned(
+        made,
+        f"The largest of these whose weights fit a {card} ({format_bytes(memory, 'GiB')}): {', '.join(said)}.",
+    )
 
 
 def dataset_columns(columns: Mapping[str, tuple[str, int]]) -> Figure:
@@ -169,4 +249,5 @@ def dataset_columns(columns: Mapping[str, tuple[str, int]]) -> Figure:
         "{:.1f}",
     )
     axes.grid(axis="x", visible=False)
-    return made
+    said = ", ".join(f"{name} {size / 1e6:.1f} MB as {dtype}" for name, (dtype, size) in columns.items())
+    return captioned(made, f"The same tokens, column by column: {said}.")

@@ -30,6 +30,7 @@ from onegpu.quantization.on_models import (
     linear_layers,
     perplexity,
     quantized,
+    token_losses,
     weight_errors,
 )
 from onegpu.quantization.tables import dynamic_table, table
@@ -65,6 +66,7 @@ __all__ = [
     "quantized",
     "split_outliers",
     "table",
+    "token_losses",
     "unpack_4bit",
     "weight_errors",
 ]

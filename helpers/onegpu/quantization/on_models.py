@@ -20,8 +20,12 @@ from onegpu.quantization.errors import QuantizationError, quantization_error
 from onegpu.quantization.llm_int8 import OUTLIER_THRESHOLD, int8_linear
 from onegpu.quantization.tensors import QuantizedTensor
 
-SCHEMES: dict[str, Callable[[torch.Tensor], QuantizedTensor] | None] = {
+Quantize = Callable[[torch.Tensor], QuantizedTensor | torch.Tensor]
+
+SCHEMES: dict[str, Quantize | None] = {
     "fp32": None,
+    "bf16": torch.Tensor.bfloat16,
+    "fp16": torch.Tensor.half,
     "int8 per tensor": quantize_absmax,
     "int8 block 64": lambda weight: quantize_blockwise(weight, 64),
     "LLM.int8": quantize_rowwise,
@@ -29,8 +33,10 @@ SCHEMES: dict[str, Callable[[torch.Tensor], QuantizedTensor] | None] = {
     "nf4": lambda weight: quantize_4bit(weight, "nf4"),
     "nf4-dq": lambda weight: quantize_4bit(weight, "nf4", double_quantization=True),
     "fp4": lambda weight: quantize_4bit(weight, "fp4"),
+    "int4 block 64": lambda weight: quantize_blockwise(weight, 64, bits=4),
+    "int3 block 64": lambda weight: quantize_blockwise(weight, 64, bits=3),
 }
-"""What the lesson compares: how each scheme quantizes a weight matrix (None: not at all)."""
+"""What the lesson compares: how each scheme stores a weight matrix (None: as it is)."""
 
 
 def linear_layers(model: nn.Module) -> dict[str, nn.Linear]:
@@ -40,13 +46,19 @@ def linear_layers(model: nn.Module) -> dict[str, nn.Linear]:
 
 
 @contextlib.contextmanager
-def quantized(model: nn.Module, scheme: str) -> Iterator[nn.Module]:
+def quantized(model: nn.Module, scheme: str | Quantize) -> Iterator[nn.Module]:
     """Let the model compute with quantized linear layers inside a ``with`` block; put the weights back after it.
 
     Parameters
     ----------
     scheme
-        A name from `SCHEMES`.
+        A name from `SCHEMES`, or a function of your own: it gets each weight matrix and returns what your format makes
+        of it, as a tensor of the same shape (or a `QuantizedTensor`).
+
+    Raises
+    ------
+    ValueError
+        For an unknown name, or a function that returns another shape.
 
     Examples
     --------
@@ -57,20 +69,30 @@ def quantized(model: nn.Module, scheme: str) -> Iterator[nn.Module]:
     ...     during = model.model.layers[0].mlp.up_proj.weight.clone()
     >>> torch.equal(before, during), torch.equal(before, model.model.layers[0].mlp.up_proj.weight)
     (False, True)
+    >>> with quantized(model, lambda weight: weight.sign() * weight.abs().mean()):  # one bit a weight
+    ...     model.model.layers[0].mlp.up_proj.weight.unique().numel()
+    2
     """
     quantize = _quantizer(scheme)
+    name = scheme if isinstance(scheme, str) else ""
     kept: list[tuple[nn.Linear, torch.Tensor]] = []
     try:
         for layer in linear_layers(model).values() if quantize else ():
-            packed = quantize(layer.weight)
+            packed = quantize(layer.weight.detach())
+            if packed.shape != layer.weight.shape:
+                raise ValueError(
+                    f"the function made {tuple(packed.shape)} of a weight of {tuple(layer.weight.shape)}, "
+                    f"expected the same shape: undo its blocks with .view(weight.shape)"
+                )
             kept.append((layer, layer.weight.data))
-            if scheme.startswith("LLM.int8"):
+            if name.startswith("LLM.int8"):
                 # An instance attribute goes before the class's method, and is deleted afterwards.
                 layer.forward = _int8_forward(
-                    packed, layer.bias, OUTLIER_THRESHOLD if scheme == "LLM.int8" else 0.0
+                    packed, layer.bias, OUTLIER_THRESHOLD if name == "LLM.int8" else 0.0
                 )
             else:
-                layer.weight.data = packed.dequantize()
+                values = packed.dequantize() if isinstance(packed, QuantizedTensor) else packed
+                layer.weight.data = values.to(layer.weight.dtype)
         yield model
     finally:
         for layer, weight in kept:
@@ -82,7 +104,9 @@ def _int8_forward(packed: QuantizedTensor, bias: torch.Tensor | None, threshold:
     return lambda x: int8_linear(x, packed, bias, threshold=threshold)
 
 
-def _quantizer(scheme: str) -> Callable[[torch.Tensor], QuantizedTensor] | None:
+def _quantizer(scheme: str | Quantize) -> Quantize | None:
+    if callable(scheme):
+        return scheme
     if scheme not in SCHEMES:
         raise ValueError(f"unknown scheme {scheme!r}, expected one of {', '.join(SCHEMES)}")
     return SCHEMES[scheme]
@@ -223,6 +247,25 @@ def perplexity(model: nn.Module, input_ids: torch.Tensor) -> Perplexity:
         raise ValueError(
             f"input_ids has shape {tuple(input_ids.shape)}, expected (1, tokens) with 2 tokens or more"
         )
+    return Perplexity(input_ids.shape[1] - 1, float(token_losses(model, input_ids).mean()))
+
+
+@torch.no_grad()
+def token_losses(model: nn.Module, input_ids: torch.Tensor) -> torch.Tensor:
+    """Return each token's negative log-likelihood in nats, the first token's left out: (tokens - 1,) in fp32.
+
+    Two models' losses on one text can be subtracted token by token, which tells a small difference from chance.
+
+    Parameters
+    ----------
+    input_ids
+        ``(1, tokens)``.
+
+    Examples
+    --------
+    >>> from onegpu.models import tiny_model
+    >>> token_losses(tiny_model(), torch.arange(20)[None]).shape
+    torch.Size([19])
+    """
     logits = model(input_ids=input_ids, use_cache=False).logits[0, :-1].float()
-    loss = nn.functional.cross_entropy(logits, input_ids[0, 1:])
-    return Perplexity(input_ids.shape[1] - 1, float(loss))
+    return nn.functional.cross_entropy(logits, input_ids[0, 1:], reduction="none")

@@ -20,6 +20,36 @@ from .test_int8 import per_value, tensors
 SCHEMES = ["nf4", "fp4"]
 
 
+def nf4_reference(x, blocksize=64):
+    """NF4 in eight lines, as the lesson drafts it: what the fast one must equal. Returns packed codes and absmax."""
+    levels, flat = table("nf4"), x.reshape(-1)
+    blocks = torch.nn.functional.pad(flat, (0, -len(flat) % blocksize)).view(-1, blocksize)
+    absmax = blocks.abs().amax(1)
+    scaled = blocks * (1 / torch.where(absmax > 0, absmax, 1.0))[:, None]
+    codes = torch.bucketize(scaled, (levels[1:] + levels[:-1]) / 2).view(-1)[: len(flat)]
+    pairs = torch.nn.functional.pad(codes, (0, len(flat) % 2), value=7).view(-1, 2)
+    return (pairs[:, 0] * 16 + pairs[:, 1]).to(torch.uint8), absmax
+
+
+@given(
+    values=st.lists(st.floats(-100, 100, width=32).filter(lambda v: v == 0 or abs(v) > 1e-20), max_size=200),
+    blocksize=st.sampled_from([1, 3, 32, 64, 100]),
+)
+def test_the_fast_nf4_equals_the_one_in_eight_lines(values, blocksize):
+    x = torch.tensor(values, dtype=torch.float32)
+    fast = quantize_4bit(x, "nf4", blocksize)
+    packed, absmax = nf4_reference(x, blocksize)
+    assert torch.equal(fast.codes, packed)
+    assert torch.equal(fast.scales, absmax)
+
+
+def test_the_fast_nf4_equals_the_reference_on_a_million_values():
+    x = torch.randn(1000, 1001, generator=torch.Generator().manual_seed(1))
+    packed, absmax = nf4_reference(x)
+    assert torch.equal(quantize_4bit(x).codes, packed)
+    assert torch.equal(quantize_4bit(x).scales, absmax)
+
+
 def test_the_first_value_is_the_high_half_of_the_byte():
     q = quantize_4bit(torch.tensor([1.0, -1.0, 0.0, 0.5]))
     assert q.codes.tolist() == [0xF0, 0x7C]

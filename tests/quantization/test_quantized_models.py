@@ -15,6 +15,7 @@ from onegpu.quantization import (
     quantize_4bit,
     quantize_rowwise,
     quantized,
+    token_losses,
     weight_errors,
 )
 
@@ -57,6 +58,33 @@ def test_inside_the_weights_are_what_the_packed_ones_stand_for(model):
     expected = quantize_4bit(layer.weight).dequantize()
     with quantized(model, "nf4"):
         assert torch.equal(layer.weight.data, expected)
+
+
+def test_a_function_of_ones_own_is_a_scheme(model, ids):
+    with quantized(model, "nf4"):
+        named = model(input_ids=ids).logits
+    with quantized(model, lambda weight: quantize_4bit(weight).dequantize()):
+        assert torch.equal(model(input_ids=ids).logits, named)
+    with quantized(model, quantize_4bit):
+        assert torch.equal(model(input_ids=ids).logits, named)
+
+
+def test_a_function_that_returns_another_shape_is_refused_and_nothing_is_changed(model, ids):
+    before = model(input_ids=ids).logits
+    with (
+        pytest.raises(ValueError, match="expected the same shape"),
+        quantized(model, lambda w: w.reshape(-1, 32)),
+    ):
+        pass
+    assert torch.equal(model(input_ids=ids).logits, before)
+
+
+def test_sixteen_bits_are_those_of_torch(model):
+    layer = model.model.layers[0].mlp.down_proj
+    weight = layer.weight.detach().clone()
+    for scheme, dtype in (("bf16", torch.bfloat16), ("fp16", torch.float16)):
+        with quantized(model, scheme):
+            assert torch.equal(layer.weight.data, weight.to(dtype).float())
 
 
 def test_llm_int8_rounds_activations_too(model):
@@ -124,6 +152,14 @@ def test_perplexity_is_exp_of_the_models_own_loss(model, ids):
     found = perplexity(model, ids)
     assert found.tokens == ids.shape[1] - 1
     assert found.value == pytest.approx(math.exp(model(input_ids=ids, labels=ids).loss.item()), rel=1e-5)
+
+
+def test_token_losses_are_each_tokens_own(model, ids):
+    losses = token_losses(model, ids)
+    logprobs = model(input_ids=ids).logits[0].log_softmax(-1)
+    assert losses.shape == (ids.shape[1] - 1,)
+    for place in (0, 7, ids.shape[1] - 2):
+        assert losses[place].item() == pytest.approx(-logprobs[place, ids[0, place + 1]].item(), rel=1e-4)
 
 
 @pytest.mark.parametrize("shape", [(5,), (2, 5), (1, 1)])

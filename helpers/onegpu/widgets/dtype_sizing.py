@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import cache
 from html import escape
 
@@ -200,11 +201,11 @@ def _fitting(card: str, fmt: str, reserve: int) -> tuple[str, str]:
     return f"<table>{head}{rows}</table>", sentence
 
 
-def what_fits() -> None:
+def what_fits(formats: Sequence[str] = ("bf16", "fp16", "fp32", "int8", "nf4", "nf4-dq")) -> None:
     """Choose a card, a format and how much to keep free, and see which models' weights fit."""
     explore(
         _fitting,
         card=choice("card", list(COURSE_CARDS)),
-        fmt=choice("format", ["fp32", "fp16", "bf16", "int8", "nf4", "nf4-dq"], "nf4-dq"),
+        fmt=choice("format", formats),
         reserve=slider("keep free (GiB)", 0, 0, 12),
     )

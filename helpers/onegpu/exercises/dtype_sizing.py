@@ -343,7 +343,7 @@ EXERCISES = (
             "Go over the module's parameters (not its state dict) and add up how many numbers each "
             "holds.",
         ),
-        lesson="Two things that are counted wrongly",
+        lesson="Count a model from its configuration",
         cases=(
             Case("one layer", lambda: (nn.Linear(8, 4),), "8 x 4 weights and 4 biases.", expected=36,
                  mistakes=(Mistake(32, "The bias counts too: every tensor in model.parameters()."),
@@ -379,7 +379,7 @@ EXERCISES = (
             "Codes: weights times bits, in started bytes. Scales: one for each started block, again "
             "in started bytes. The other parameters: two bytes each. Add them.",
         ),
-        lesson="Four bits are not half a byte",
+        lesson="From numbers to bytes",
         cases=(
             Case("no scales", (1024, 100, 8, 64, 0), "1,024 x 8 bits and 100 x 2 bytes.", expected=1224,
                  mistakes=(Mistake(8392, "Bits were taken for bytes: 8 bits are one byte."),

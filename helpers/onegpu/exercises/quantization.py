@@ -112,7 +112,7 @@ EXERCISES = (
             "Take the largest magnitude. If it is 0, all codes are 0. Else divide by it, multiply by "
             "127, round to the nearest, and only then convert to int8.",
         ),
-        lesson="Rounding to a few levels",
+        lesson="One byte for a number",
         cases=(
             Case(
                 "eight numbers",
@@ -195,7 +195,7 @@ EXERCISES = (
             "zero point is where 0 lands, rounded. Codes are values in steps, rounded, moved by the "
             "zero point, and kept inside int8's range before they become int8.",
         ),
-        lesson="Levels on one side",
+        lesson="When all values lie on one side",
         cases=(
             Case(
                 "from zero up",
@@ -283,7 +283,7 @@ EXERCISES = (
             "Quantize each piece for itself, join the codes and bring them into x's shape; collect "
             "one absmax a piece.",
         ),
-        lesson="Blocks rescue it",
+        lesson="Let neighbours share a step",
         cases=(
             Case(
                 "two blocks",
@@ -352,7 +352,7 @@ EXERCISES = (
             "and leave 0.5 out. Quantiles of both sides, one with a minus, and a zero. Divide by the "
             "largest, sort.",
         ),
-        lesson="Four bits: where should 16 levels lie?",
+        lesson="Where should sixteen levels lie?",
         cases=(
             Case(
                 "NF4",
@@ -404,7 +404,7 @@ EXERCISES = (
             "distances, values down and levels across, and take the position of the smallest in each "
             "row, as uint8.",
         ),
-        lesson="Four bits: where should 16 levels lie?",
+        lesson="Where should sixteen levels lie?",
         cases=(
             Case(
                 "values at levels",
@@ -474,7 +474,7 @@ Mistake(lambda got: got.tolist() == [15, 0, 7, 12], "Right codes, as the wrong d
             "An odd number of codes gets a 0 at its end. Every second code, from the first on, goes "
             "into the high half; the ones between into the low half. Join the two.",
         ),
-        lesson="Packed bytes",
+        lesson="What a block takes in memory",
         cases=(
             Case(
                 "four codes",
@@ -515,7 +515,7 @@ Mistake(lambda got: got.tolist() == [15, 0, 7, 12], "Right codes, as the wrong d
             "The value's own bits, plus a block's scale divided by the block. With a second level, 32"
             " more bits divided by all the values that share them.",
         ),
-        lesson="Double quantization",
+        lesson="What a block takes in memory",
         cases=(
             Case(
                 "NF4",
@@ -561,7 +561,7 @@ Mistake(lambda got: got.tolist() == [15, 0, 7, 12], "Right codes, as the wrong d
             "Put zeros into these columns as a whole. What remains is quantized row by row with its "
             "own absmax, as in 4.1.",
         ),
-        lesson="Real activations",
+        lesson="What flows between the layers",
         cases=(
             Case(
                 "one large value",

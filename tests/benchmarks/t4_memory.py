@@ -15,45 +15,25 @@ import argparse
 MODELS = ("qwen2.5-1.5b", "llama-3.2-1b")
 LENGTHS = (1024, 2048)
 EFFECTIVE_BATCH = 16
-COMMON = {"method": "qlora", "gpu": "T4", "lora_r": 16, "lora_alpha": 32, "lora_target_modules": "all-linear",
+COMMON = {"method": "qlora", "gpu": "T4", "lora_r": 16, "lora_alpha": 32, "target_modules": "all-linear",
           "gradient_checkpointing": True}  # fmt: skip
 
 
 def variants(length: int) -> dict[str, dict]:
     def rows(batch_size: int) -> dict:
         return {
-            "batch_size": batch_size, "gradient_accumulation_steps": min(2, EFFECTIVE_BATCH // batch_size),
-            "sequence_length": length,
+            "per_device_train_batch_size": batch_size,
+            "gradient_accumulation_steps": min(2, EFFECTIVE_BATCH // batch_size), "max_length": length,
         }  # fmt: skip
 
     trainer = {"loop": "trainer", "mixed_precision": "fp16"}
-    trl = trainer | {"build": with_chunked_head, "prepare_kbit": False}
+    trl = {"loop": "trl", "dtype": "fp16"}
     return {
         "full logits, 8 rows": rows(8) | trainer,
         "trl 1.16, 8 rows": rows(8) | trl,
         "trl 1.16, 1 row": rows(1) | trl,
         "ours, 1 packed row": rows(1) | {"loop": "onegpu"},
     }
-
-
-def with_chunked_head(setup, config):
-    """Build the model with a loss that makes logits in chunks, of a third of the positions, as TRL 1.16 does."""
-    from onegpu.gpu_memory.meta_model import meta_model
-    from onegpu.packed_training.loss import HeadLoss
-    from transformers.modeling_outputs import CausalLMOutput
-
-    model = meta_model(setup, config)
-
-    def forward(input_ids, labels, **kwargs):
-        hidden = (
-            model.base_model(input_ids, use_cache=False, **kwargs).last_hidden_state[:, :-1].flatten(0, 1)
-        )
-        n = hidden.shape[0] // 3
-        loss = HeadLoss.apply(hidden[:n].clone(), model.lm_head.weight, labels.flatten()[:n])
-        return CausalLMOutput(loss=loss / n)
-
-    model.forward = forward
-    return model
 
 
 def main() -> None:

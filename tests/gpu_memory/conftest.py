@@ -3,7 +3,7 @@
 import functools
 
 import pytest
-from onegpu.gpu_memory import closed_form, simulated
+from plainly import closed_form, simulated
 
 
 @pytest.fixture(scope="session")

@@ -1,9 +1,10 @@
 """The formulas: against the built models, and against the simulation."""
 
 import pytest
-from onegpu.gpu_memory import KEEPS, closed_form, simulated
+from onegpu.gpu_memory import KEEPS
 from onegpu.gpu_memory.architecture import architecture
 from onegpu.models import CATALOGUE, config
+from plainly import closed_form, simulated
 
 KNOWN = [name for name, entry in CATALOGUE.items() if not entry.model_type.startswith("gemma")]
 GIB = 2**30
@@ -16,34 +17,35 @@ def test_the_shapes_by_formula_hold_every_parameter(name):
 
 
 CASES = [
-    ("polyglot-ko-1.3b", {"batch_size": 16, "sequence_length": 256}),
-    ("polyglot-ko-1.3b", {"batch_size": 16, "sequence_length": 256, "gradient_checkpointing": True}),
-    ("polyglot-ko-1.3b", {"batch_size": 16, "sequence_length": 256, "method": "lora", "lora_dropout": 0.05}),
-    ("polyglot-ko-1.3b", {"batch_size": 16, "sequence_length": 256, "method": "qlora", "gradient_checkpointing": True}),
-    ("llama-2-7b", {"sequence_length": 1024, "gpu": "A100"}),
-    ("llama-2-7b", {"sequence_length": 1024, "gpu": "A100", "gradient_checkpointing": True, "optimizer": "adamw_8bit"}),
-    ("llama-2-7b", {"sequence_length": 1024, "gpu": "A100", "gradient_checkpointing": True, "loop": "trainer",
+    ("polyglot-ko-1.3b", {"per_device_train_batch_size": 16, "max_length": 256}),
+    ("polyglot-ko-1.3b", {"per_device_train_batch_size": 16, "max_length": 256, "gradient_checkpointing": True}),
+    ("polyglot-ko-1.3b", {"per_device_train_batch_size": 16, "max_length": 256, "method": "lora", "lora_dropout": 0.05}),
+    ("polyglot-ko-1.3b", {"per_device_train_batch_size": 16, "max_length": 256, "method": "qlora", "gradient_checkpointing": True}),
+    ("llama-2-7b", {"max_length": 1024, "gpu": "A100"}),
+    ("llama-2-7b", {"max_length": 1024, "gpu": "A100", "gradient_checkpointing": True, "optim": "adamw_8bit"}),
+    ("llama-2-7b", {"max_length": 1024, "gpu": "A100", "gradient_checkpointing": True, "loop": "trainer",
                     "dtype": "fp32", "mixed_precision": "bf16"}),
-    ("llama-3-8b", {"sequence_length": 2048, "gpu": "A100", "method": "lora", "lora_target_modules": SEVEN[:4]}),
-    ("llama-3-8b", {"sequence_length": 2048, "gpu": "A100", "method": "lora", "lora_target_modules": SEVEN,
+    ("llama-3-8b", {"max_length": 2048, "gpu": "A100", "method": "lora", "target_modules": SEVEN[:4]}),
+    ("llama-3-8b", {"max_length": 2048, "gpu": "A100", "method": "lora", "target_modules": SEVEN,
                     "loop": "trainer", "mixed_precision": "bf16", "lora_r": 16}),
-    ("llama-3-8b", {"sequence_length": 2048, "gpu": "L4", "method": "qlora", "lora_target_modules": "all-linear",
+    ("llama-3-8b", {"max_length": 2048, "gpu": "L4", "method": "qlora", "target_modules": "all-linear",
                     "loop": "trainer", "mixed_precision": "bf16", "lora_dropout": 0.1, "gradient_checkpointing": True}),
-    ("llama-2-7b", {"batch_size": 4, "sequence_length": 1024, "method": "qlora", "gradient_checkpointing": True}),
-    ("qwen2.5-1.5b", {"batch_size": 4, "method": "qlora", "logits": "supervised", "lora_target_modules": "all-linear"}),
-    ("qwen3-0.6b", {"batch_size": 2, "gpu": "L4"}),
-    ("llama-2-7b", {"sequence_length": 1024, "gpu": "A100", "method": "lora", "attention": "eager", "loop": "trainer"}),
-    ("llama-2-7b", {"sequence_length": 1024, "gpu": "A100", "gradient_checkpointing": True, "loop": "trainer",
-                    "optimizer": "adamw_8bit"}),
-    ("llama-3.2-1b", {"sequence_length": 1024, "method": "qlora", "loop": "trainer", "mixed_precision": "fp16",
-                      "optimizer": "paged_adamw_8bit"}),
+    ("llama-2-7b", {"per_device_train_batch_size": 4, "max_length": 1024, "method": "qlora", "gradient_checkpointing": True}),
+    ("qwen2.5-1.5b", {"per_device_train_batch_size": 4, "method": "qlora", "loop": "onegpu", "target_modules": "all-linear",
+                      "gradient_checkpointing": False}),
+    ("qwen3-0.6b", {"per_device_train_batch_size": 2, "gpu": "L4"}),
+    ("llama-2-7b", {"max_length": 1024, "gpu": "A100", "method": "lora", "attention": "eager", "loop": "trainer"}),
+    ("llama-2-7b", {"max_length": 1024, "gpu": "A100", "gradient_checkpointing": True, "loop": "trainer",
+                    "optim": "adamw_8bit"}),
+    ("llama-3.2-1b", {"max_length": 1024, "method": "qlora", "loop": "trainer", "mixed_precision": "fp16",
+                      "optim": "paged_adamw_8bit"}),
     ("mistral-7b-v0.1", {"gpu": "A100", "method": "lora", "loop": "trainer", "mixed_precision": "bf16", "lora_r": 16,
-                         "lora_target_modules": SEVEN[:4]}),
-    ("gpt2", {"batch_size": 8, "attention": "eager"}),
-    ("gpt2", {"batch_size": 8, "gpu": "cpu", "optimizer": "adamw_single"}),
-    ("smollm2-135m", {"batch_size": 4, "gpu": "cpu", "method": "qlora"}),
-    ("smollm2-135m", {"batch_size": 4, "gpu": "cpu", "method": "qlora", "logits": "supervised"}),
-    ("smollm2-135m", {"batch_size": 4, "gpu": "cpu", "gradient_accumulation_steps": 4}),
+                         "target_modules": SEVEN[:4]}),
+    ("gpt2", {"per_device_train_batch_size": 8, "attention": "eager"}),
+    ("gpt2", {"per_device_train_batch_size": 8, "gpu": "cpu", "optim": "adamw_single"}),
+    ("smollm2-135m", {"per_device_train_batch_size": 4, "gpu": "cpu", "method": "qlora"}),
+    ("smollm2-135m", {"per_device_train_batch_size": 4, "gpu": "cpu", "method": "qlora", "loop": "onegpu"}),
+    ("smollm2-135m", {"per_device_train_batch_size": 4, "gpu": "cpu", "gradient_accumulation_steps": 4}),
 ]  # fmt: skip
 
 
@@ -64,7 +66,7 @@ def test_formula_and_simulation_agree(model, settings):
 
 
 def test_every_term_shows_its_formula_its_reason_and_its_bytes():
-    found = closed_form("llama-2-7b", method="qlora", sequence_length=512)
+    found = closed_form("llama-2-7b", method="qlora", max_length=512)
     for term in found.terms:
         assert term.bytes > 0
         assert len(term.reason.split()) > 1
@@ -83,7 +85,9 @@ def test_older_transformers_are_known_for_gpt_neox_in_a_plain_loop_only():
 
 def test_the_versions_differ_by_what_they_keep():
     after = {
-        k: closed_form("polyglot-ko-1.3b", batch_size=16, sequence_length=256, keeps=k)["after_step"]
+        k: closed_form("polyglot-ko-1.3b", per_device_train_batch_size=16, max_length=256, keeps=k)[
+            "after_step"
+        ]
         for k in KEEPS
     }
     assert {k: round(m.allocated_bytes / GIB, 2) for k, m in after.items()} == {

@@ -3,28 +3,15 @@
 import json
 
 import pytest
-from onegpu.gpu_memory import (
-    CATEGORIES,
-    MemoryBreakdown,
-    Moment,
-    Peak,
-    closed_form,
-    compare,
-    fits,
-    judge,
-    largest_batch,
-    make_setup,
-    other_estimates,
-    report,
-    simulated,
-)
+from onegpu.gpu_memory import MemoryBreakdown, Moment, Peak, compare, judge
+from plainly import closed_form, fits, largest_batch, make_setup, other_estimates, report, simulated
 
 GIB = 2**30
 
 
 def breakdown(peak, reserved, gpu="T4"):
     moment = Moment("after_step", peak, peak, {"weights": peak}, reserved)
-    setup = make_setup("smollm2-135m", gpu=gpu)
+    setup = make_setup("smollm2-135m", gpu=gpu).resolved
     return MemoryBreakdown(
         "made up", setup, (moment,), Peak(peak, "here", {"weights": peak}), {}, reserved_bytes=reserved
     )
@@ -42,7 +29,7 @@ def test_the_context_and_fragmentation_decide_between_fits_and_tight(peak, reser
 
 
 def test_a_16_bit_8b_model_does_not_fit_a_t4():
-    found = fits("llama-3-8b", "T4", method="lora", sequence_length=64)
+    found = fits("llama-3-8b", "T4", method="lora", max_length=64)
     assert found.verdict == "does not fit"
     assert "of 14.56 GiB" in str(found)
 
@@ -53,29 +40,33 @@ def test_whether_it_fits_is_not_asked_of_a_cpu():
 
 
 @pytest.mark.parametrize("settings", [
-    {"method": "full", "sequence_length": 512},
-    {"method": "qlora", "sequence_length": 1024, "gradient_checkpointing": True},
+    {"method": "full", "max_length": 512},
+    {"method": "qlora", "max_length": 1024, "gradient_checkpointing": True},
 ])  # fmt: skip
 def test_the_largest_batch_fits_and_the_next_does_not(settings):
     found = largest_batch("smollm2-135m", "T4", **settings)
     assert found.fit
     assert not found.next_fit
     assert (
-        found.fit.breakdown.setup.batch_size
+        found.fit.breakdown.setup.per_device_train_batch_size
         == found.batch_size
-        == found.next_fit.breakdown.setup.batch_size - 1
+        == found.next_fit.breakdown.setup.per_device_train_batch_size - 1
     )
 
 
 def test_no_batch_fits_where_one_row_does_not():
-    found = largest_batch("llama-3-8b", "T4", method="full", sequence_length=64)
+    found = largest_batch("llama-3-8b", "T4", method="full", max_length=64)
     assert (found.batch_size, found.fit) == (0, None)
-    assert str(found).startswith("no batch fits on T4")
+    assert str(found).startswith("no batch fits\nbatch 1 does not fit on T4")
 
 
 def test_the_report_has_both_ways_in_whole_bytes():
     found = json.loads(
-        json.dumps(report("smollm2-135m", "t4", method="qlora", batch_size=4, sequence_length=64).to_json())
+        json.dumps(
+            report(
+                "smollm2-135m", "t4", method="qlora", per_device_train_batch_size=4, max_length=64
+            ).to_json()
+        )
     )
     for way in ("simulated", "closed_form"):
         assert (
@@ -94,24 +85,27 @@ def test_the_report_has_both_ways_in_whole_bytes():
 
 @pytest.mark.parametrize(("gpu", "verdict"), [("T4", "does not fit"), ("cpu", None)])
 def test_the_report_of_what_does_not_fit_is_json_too(gpu, verdict):
-    found = report("llama-3-8b", gpu, method="qlora", batch_size=4, sequence_length=1024, dtype="fp16")
+    found = report(
+        "llama-3-8b", gpu, method="qlora", per_device_train_batch_size=4, max_length=1024, dtype="fp16"
+    )
     written = json.loads(json.dumps(found.to_json()))
     assert written["verdict"] == verdict
     assert (written["needed_bytes"] is None) == (verdict is None)
-    assert bool(written["alternatives"]) == (verdict is not None)
+    assert bool(written["remedies"]) == (verdict is not None)
 
 
 def test_the_report_says_why_there_is_no_formula():
-    found = report("gemma-3-270m", "L4", sequence_length=64)
+    found = report("gemma-3-270m", "L4", max_length=64)
     assert found.closed_form is None
     assert "no closed form: " in str(found)
 
 
 def test_the_report_offers_a_remedy_where_it_does_not_fit():
-    found = report("llama-2-7b", "T4", method="qlora", batch_size=4, sequence_length=1024)
+    found = report("llama-2-7b", "T4", method="qlora", per_device_train_batch_size=4, max_length=1024)
     assert not found.fit
-    assert found.alternatives[-1][0] == "gradient checkpointing, our trainer"
-    assert found.alternatives[-1][1]
+    assert all(found.remedies)
+    assert found.remedies[0].changes == {"gradient_checkpointing": True}
+    assert found.remedies[-1].changes == {"gpu": "L4"}
 
 
 def test_categories_that_do_not_add_up_are_refused():
@@ -122,11 +116,13 @@ def test_categories_that_do_not_add_up_are_refused():
 
 
 def test_the_table_shows_moments_peak_context_and_versions():
-    found = simulated("smollm2-135m", sequence_length=64)
+    found = simulated("smollm2-135m", max_length=64)
     text = str(found)
     for word in (
-        *[CATEGORIES[c] for c in found.peak.by_category],
-        "after step",
+        "weights",
+        "activations",
+        "optimizer scratch",
+        "forward backward in step after second",
         "reserved",
         "nvidia-smi would show",
         "transformers 5",
@@ -136,7 +132,7 @@ def test_the_table_shows_moments_peak_context_and_versions():
 
 
 def test_compare_prints_the_ratio_to_the_first():
-    a, b = (way("smollm2-135m", sequence_length=64) for way in (simulated, closed_form))
+    a, b = (way("smollm2-135m", max_length=64) for way in (simulated, closed_form))
     last = compare([a, b]).splitlines()[-1].split()
     assert last[0] == "ratio"
     assert float(last[2]) == pytest.approx(
@@ -145,7 +141,7 @@ def test_compare_prints_the_ratio_to_the_first():
 
 
 def test_the_timeline_starts_low_ends_at_the_second_step_and_has_the_peak():
-    found = simulated("smollm2-135m", sequence_length=64)
+    found = simulated("smollm2-135m", max_length=64)
     line = found.timeline
     assert max(line.allocated_bytes) == found.peak_bytes
     assert line.allocated_bytes[-1] == found["second_step"].allocated_bytes
@@ -157,7 +153,7 @@ def test_the_timeline_starts_low_ends_at_the_second_step_and_has_the_peak():
 # accelerate#2512: with no activation term the batch size means nothing
 def test_other_estimators_answer_as_published():
     small, large = (
-        {e.name: round(e.bytes / GIB, 1) for e in other_estimates("polyglot-ko-1.3b", batch_size=n, sequence_length=256, dtype="fp16")}
+        {e.name: round(e.bytes / GIB, 1) for e in other_estimates("polyglot-ko-1.3b", per_device_train_batch_size=n, max_length=256, dtype="fp16")}
         for n in (4, 16)
     )  # fmt: skip
     assert small == {

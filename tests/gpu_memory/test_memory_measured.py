@@ -6,14 +6,14 @@ import itertools
 import pytest
 import torch
 from onegpu import models
-from onegpu.gpu_memory import compare, measured, simulated
+from onegpu.gpu_memory import compare
 from onegpu.gpu_memory.meta_model import attach_lora
 from onegpu.gpu_memory.tracking import NoTracker
-from onegpu.gpu_memory.training_setup import make_setup
 from onegpu.gpu_memory.training_step import enable_checkpointing, make_optimizer, no_autocast, run_step
+from plainly import make_setup, measured, simulated
 
 FIRST_STEP = ("loaded", "after_forward", "after_backward", "in_step", "after_step")
-BATCH = {"batch_size": 4, "sequence_length": 64}
+BATCH = {"per_device_train_batch_size": 4, "max_length": 64}
 
 
 @pytest.fixture(scope="module")
@@ -30,12 +30,12 @@ def assert_alike(simulation, measurement, rel):
 
 @pytest.mark.parametrize("settings", [
     {"method": "full"},
-    {"method": "full", "gradient_checkpointing": True, "optimizer": "adamw_single"},
+    {"method": "full", "gradient_checkpointing": True, "optim": "adamw_single"},
     {"method": "full", "attention": "eager", "loop": "trainer", "gradient_accumulation_steps": 2},
     {"method": "lora", "lora_dropout": 0.1},
     {"method": "qlora"},
     {"method": "qlora", "gradient_checkpointing": True, "double_quantization": False},
-    {"method": "qlora", "logits": "supervised", "lora_target_modules": "all-linear"},
+    {"method": "qlora", "loop": "onegpu", "target_modules": "all-linear"},
 ], ids=lambda s: "-".join(map(str, s.values())))  # fmt: skip
 @pytest.mark.skipif(torch.cuda.is_available(), reason="measures on the card where there is one")
 def test_simulated_and_measured_agree_on_the_cpu(tiny, settings):
@@ -50,11 +50,11 @@ def test_simulated_and_measured_agree_on_the_cpu(tiny, settings):
 @pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="measures on the card where there is one")
 @pytest.mark.parametrize("settings", [
-    {"method": "qlora", "lora_target_modules": "all-linear"},
-    {"method": "full", "optimizer": "adamw_single"},
+    {"method": "qlora", "target_modules": "all-linear"},
+    {"method": "full", "optim": "adamw_single"},
 ], ids=lambda s: s["method"])  # fmt: skip
 def test_simulated_and_measured_agree_for_smollm2(settings):
-    batch = {"batch_size": 1, "sequence_length": 32}
+    batch = {"per_device_train_batch_size": 1, "max_length": 32}
     assert_alike(
         simulated("smollm2-135m", gpu="cpu", **batch, **settings),
         measured("smollm2-135m", **batch, **settings),
@@ -85,10 +85,10 @@ def profiled(model, optimizer, setup):
     {"method": "lora", "lora_dropout": 0.1},
 ], ids=lambda s: "-".join(map(str, s.values())))  # fmt: skip
 def test_the_tracker_agrees_with_torchs_own_profiler(settings):
-    settings = {**BATCH, "optimizer": "adamw_single", **settings}
+    settings = {**BATCH, "optim": "adamw_single", **settings}
     tracked = measured(module=models.tiny_model(), **settings)
     model = models.tiny_model().train()
-    setup = make_setup(model.config, gpu="cpu", **settings)
+    setup = make_setup(model.config, gpu="cpu", **settings).resolved
     if setup.attention:
         model.set_attn_implementation(setup.attention)
     if setup.adapters:
@@ -118,13 +118,13 @@ CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA de
 @pytest.mark.parametrize("settings", [
     {"method": "full"},
     {"method": "full", "gradient_checkpointing": True},
-    {"method": "full", "optimizer": "adamw_8bit", "loop": "trainer"},
+    {"method": "full", "optim": "adamw_8bit", "loop": "trainer"},
     {"method": "lora", "lora_dropout": 0.05},
     {"method": "qlora", "gradient_checkpointing": True},
-    {"method": "qlora", "logits": "supervised", "lora_target_modules": "all-linear"},
+    {"method": "qlora", "loop": "onegpu", "target_modules": "all-linear"},
 ], ids=lambda s: "-".join(map(str, s.values())))  # fmt: skip
 def test_simulated_and_measured_agree_on_a_card(settings):
-    batch = {"batch_size": 4, "sequence_length": 256}
+    batch = {"per_device_train_batch_size": 4, "max_length": 256}
     measurement = measured("smollm2-135m", **batch, **settings)
     simulation = simulated(measurement.setup)
     workspaces = simulation["after_step"].by_category["cublas_workspace"]

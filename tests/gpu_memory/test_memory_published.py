@@ -6,39 +6,46 @@ polyglot-ko-1.3b, fp16 weights, AdamW, 256 tokens, allocated after the first ste
 
 import pytest
 import torch
-from onegpu.gpu_memory import Gpu, closed_form, judge, simulated
+from onegpu.gpu_memory import Gpu, judge
 from onegpu.runtime.gpus import EAGER_CONTEXT_BYTES
+from plainly import closed_form, simulated
 
 GIB, MIB = 2**30, 2**20
 POLYGLOT = "polyglot-ko-1.3b"
-RUN = {"sequence_length": 256, "dtype": "fp16", "gpu": "T4"}
+RUN = {"max_length": 256, "dtype": "fp16", "gpu": "T4"}
 CUBLAS = 2 * 8_519_680  # two workspaces, which later runs in one process find there already
 
 
 @pytest.mark.parametrize(("batch_size", "published"), [(4, 10.186), (8, 10.432), (16, 10.921)])
 def test_full_fine_tune_after_the_step(simulate, batch_size, published):
-    found = simulate(POLYGLOT, batch_size=batch_size, **RUN)["after_step"]
+    found = simulate(POLYGLOT, per_device_train_batch_size=batch_size, **RUN)["after_step"]
     assert found.allocated_bytes / GIB == pytest.approx(published, rel=2e-4)
     assert found.by_category["gradients"] / GIB == pytest.approx(2.481, abs=5e-4)
     assert found.by_category["optimizer_state"] / GIB == pytest.approx(4.961, abs=5e-4)
 
 
 def test_full_fine_tune_with_checkpointing(simulate):
-    found = simulate(POLYGLOT, batch_size=16, gradient_checkpointing=True, **RUN)["after_step"]
+    found = simulate(POLYGLOT, per_device_train_batch_size=16, gradient_checkpointing=True, **RUN)[
+        "after_step"
+    ]
     assert found.allocated_bytes / GIB == pytest.approx(10.171, rel=2e-4)
     assert "kv_cache" not in found.by_category
 
 
 def test_four_micro_batches_of_four_take_what_one_takes(simulate):
     # the book prints 10.586 for both
-    many = simulate(POLYGLOT, batch_size=4, gradient_accumulation_steps=4, **RUN)["after_step"]
+    many = simulate(POLYGLOT, per_device_train_batch_size=4, gradient_accumulation_steps=4, **RUN)[
+        "after_step"
+    ]
     assert many.allocated_bytes == pytest.approx(
-        simulate(POLYGLOT, batch_size=4, **RUN)["after_step"].allocated_bytes, rel=1e-4
+        simulate(POLYGLOT, per_device_train_batch_size=4, **RUN)["after_step"].allocated_bytes, rel=1e-4
     )
 
 
 def test_lora(simulate):
-    found = simulate(POLYGLOT, method="lora", batch_size=16, lora_alpha=32, lora_dropout=0.05, **RUN)
+    found = simulate(
+        POLYGLOT, method="lora", per_device_train_batch_size=16, lora_alpha=32, lora_dropout=0.05, **RUN
+    )
     assert (found["loaded"].allocated_bytes + CUBLAS) / GIB == pytest.approx(2.502, rel=5e-4)
     assert found["after_step"].allocated_bytes / GIB == pytest.approx(3.501, rel=5e-4)
     assert found["after_step"].by_category["gradients"] / GIB == pytest.approx(0.006, abs=5e-4)
@@ -50,7 +57,7 @@ def test_qlora(simulate):
     found = simulate(
         POLYGLOT,
         method="qlora",
-        batch_size=16,
+        per_device_train_batch_size=16,
         lora_alpha=32,
         lora_dropout=0.05,
         gradient_checkpointing=True,
@@ -62,7 +69,7 @@ def test_qlora(simulate):
 
 @pytest.mark.parametrize(("batch_size", "published"), [(4, 10.586), (8, 11.113), (16, 12.164)])
 def test_the_formulas_give_the_books_figures_for_its_version(batch_size, published):
-    found = closed_form(POLYGLOT, batch_size=batch_size, keeps="4.40", **RUN)
+    found = closed_form(POLYGLOT, per_device_train_batch_size=batch_size, keeps="4.40", **RUN)
     assert round(found["after_step"].allocated_bytes / GIB, 3) == published
 
 
@@ -71,14 +78,14 @@ def test_the_formulas_give_the_books_figures_for_its_version(batch_size, publish
 )
 def test_the_formulas_give_a_public_run_to_the_byte(batch_size, published):
     # printed in full precision in a public script's comments; transformers 4.46 keeps what it shows
-    found = closed_form(POLYGLOT, batch_size=batch_size, keeps="4.46", **RUN)
+    found = closed_form(POLYGLOT, per_device_train_batch_size=batch_size, keeps="4.46", **RUN)
     assert found["after_step"].allocated_bytes == published
     assert found["loaded"].allocated_bytes == 2_765_357_568
 
 
 @pytest.mark.parametrize(("batch_size", "published"), [(4, 13.044), (8, 13.477), (16, 14.341)])
 def test_an_article_counted_a_leaked_copy_of_the_model(batch_size, published):
-    found = closed_form(POLYGLOT, batch_size=batch_size, keeps="4.46", **RUN)
+    found = closed_form(POLYGLOT, per_device_train_batch_size=batch_size, keeps="4.46", **RUN)
     leaked = found["loaded"].allocated_bytes  # weights and buffers of the model loaded before
     assert (found["after_step"].allocated_bytes + leaked) / GIB == pytest.approx(published, abs=6e-4)
     assert leaked / GIB == pytest.approx(2.5754, abs=1e-4)
@@ -86,7 +93,8 @@ def test_an_article_counted_a_leaked_copy_of_the_model(batch_size, published):
 
 def test_what_grows_with_the_batch_there_is_cache_and_logits_not_activations(compute):
     small, large = (
-        compute(POLYGLOT, batch_size=n, keeps="4.46", **RUN)["after_step"].by_category for n in (4, 16)
+        compute(POLYGLOT, per_device_train_batch_size=n, keeps="4.46", **RUN)["after_step"].by_category
+        for n in (4, 16)
     )
     growth = {c: large.get(c, 0) - small.get(c, 0) for c in large}
     whole = sum(growth.values())
@@ -95,7 +103,7 @@ def test_what_grows_with_the_batch_there_is_cache_and_logits_not_activations(com
 
 
 def test_the_peak_is_elsewhere_and_much_higher(simulate):
-    small, large = (simulate(POLYGLOT, batch_size=n, **RUN) for n in (4, 16))
+    small, large = (simulate(POLYGLOT, per_device_train_batch_size=n, **RUN) for n in (4, 16))
     assert small["in_step"].allocated_bytes / GIB == pytest.approx(12.67, abs=0.01)  # printed: 10.186
     assert "optimizer.step()" in small.peak.where
     assert large.peak_bytes / GIB > 15  # printed: 10.921, on a card of 14.56
@@ -116,8 +124,10 @@ def bert(setup, config):
 
 def labelled_rows(setup, config, device):
     return {
-        "input_ids": torch.empty(setup.batch_size, setup.sequence_length, dtype=torch.int64, device=device),
-        "labels": torch.empty(setup.batch_size, dtype=torch.int64, device=device),
+        "input_ids": torch.empty(
+            setup.per_device_train_batch_size, setup.max_length, dtype=torch.int64, device=device
+        ),
+        "labels": torch.empty(setup.per_device_train_batch_size, dtype=torch.int64, device=device),
     }
 
 
@@ -137,7 +147,7 @@ def test_bert_large_as_nvidia_smi_showed_it(batch_size, micro_batches, checkpoin
     )  # fmt: skip
     found = simulated(
         config, build=bert, batch_of=labelled_rows, as_in_2022=True, gpu=V100, dtype="fp32", loop="trainer",
-        optimizer="adamw_single", batch_size=batch_size, sequence_length=512,
+        optim="adamw_single", per_device_train_batch_size=batch_size, max_length=512,
         gradient_accumulation_steps=micro_batches, gradient_checkpointing=checkpointing,
     )  # fmt: skip
     assert (found.reserved_bytes + CONTEXT) / MIB == pytest.approx(published, rel=0.02)
@@ -162,9 +172,9 @@ def test_the_table_of_what_runs_on_a_t4(simulate):
     right = 0
     for model, dtype, checkpointing, tokens, double, ran in T4_TABLE:
         found = simulate(
-            model, method="qlora", dtype=dtype, gradient_checkpointing=checkpointing, sequence_length=tokens,
+            model, method="qlora", dtype=dtype, gradient_checkpointing=checkpointing, max_length=tokens,
             double_quantization=double, gradient_accumulation_steps=4, loop="trainer", attention="eager",
-            optimizer="adamw_single", lora_r=64, lora_dropout=0.1, gpu="T4",
+            optim="adamw_single", lora_r=64, lora_dropout=0.1, gpu="T4",
         )  # fmt: skip
         right += bool(judge(found)) == ran
     assert right >= 6

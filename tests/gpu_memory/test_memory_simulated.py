@@ -8,7 +8,8 @@ import bitsandbytes
 import pytest
 import torch
 import transformers
-from onegpu.gpu_memory import CATEGORIES, closed_form, simulated
+from onegpu.gpu_memory import CATEGORIES
+from plainly import closed_form, simulated
 from transformers import AutoConfig, masking_utils
 
 GIB = 2**30
@@ -26,7 +27,9 @@ def small(kind="llama", **changes):
 
 
 def run(config=None, **settings):
-    return simulated(config or small(), **{"batch_size": 2, "sequence_length": 64, "gpu": "L4", **settings})
+    return simulated(
+        config or small(), **{"per_device_train_batch_size": 2, "max_length": 64, "gpu": "L4", **settings}
+    )
 
 
 def parameters(config):
@@ -86,7 +89,7 @@ def test_prepare_kbit_makes_the_rest_fp32():
 
 @pytest.mark.parametrize(("dtype", "size"), [("fp32", 4), ("bf16", 2)])
 def test_lora_trains_rank_times_in_plus_out(dtype, size):
-    found = run(method="lora", lora_r=4, lora_target_modules=("q_proj", "down_proj"), lora_dtype=dtype)
+    found = run(method="lora", lora_r=4, target_modules=("q_proj", "down_proj"), lora_dtype=dtype)
     count = 2 * 4 * ((256 + 256) + (512 + 256))
     after = found["after_step"].by_category
     assert found["loaded"].by_category["lora"] == after["gradients"] == size * count
@@ -115,7 +118,7 @@ def test_a_tied_head_counts_once():
 def test_optimizers_keep_and_need_what_they_say(optimizer, state, temporary):
     config = small()
     count = parameters(config)
-    found = run(config, dtype="fp32", optimizer=optimizer)
+    found = run(config, dtype="fp32", optim=optimizer)
     kept = found["after_step"].by_category.get("optimizer_state", 0)
     needed = found["in_step"].by_category.get("optimizer_temporaries", 0)
     if optimizer == "adamw_8bit":  # two bytes and scales of 256, fp32 for tensors under 4,096 numbers
@@ -133,9 +136,7 @@ def test_optimizers_keep_and_need_what_they_say(optimizer, state, temporary):
 def test_the_trainer_keeps_8_bit_adams_state_of_embeddings_in_fp32(way, kind):
     # Trainer.create_optimizer overrides bitsandbytes' manager: half a GiB more for each 100 million embeddings
     plain, trainer = (
-        way(small(kind), dtype="bf16", optimizer="adamw_8bit", loop=loop, sequence_length=64, gpu="L4")[
-            "after_step"
-        ]
+        way(small(kind), dtype="bf16", optim="adamw_8bit", loop=loop, max_length=64, gpu="L4")["after_step"]
         for loop in ("plain", "trainer")
     )
     sizes = {"llama": [500 * 256], "gpt2": [500 * 256, 1024 * 256]}[kind]
@@ -146,13 +147,13 @@ def test_the_trainer_keeps_8_bit_adams_state_of_embeddings_in_fp32(way, kind):
 def test_an_optimizer_of_a_simulation_leaves_bitsandbytes_manager_as_it_was():
     manager = bitsandbytes.optim.GlobalOptimManager.get_instance()
     before = dict(manager.pid2config), dict(manager.index2config), list(manager.module_weight_config_triple)
-    run(dtype="bf16", optimizer="adamw_8bit", loop="trainer")
+    run(dtype="bf16", optim="adamw_8bit", loop="trainer")
     assert before == (manager.pid2config, manager.index2config, manager.module_weight_config_triple)
 
 
 def test_paged_states_are_not_in_torchs_count():
     config = small(hidden_size=512)
-    plain, paged = (run(config, dtype="fp32", optimizer=o) for o in ("adamw_8bit", "paged_adamw_8bit"))
+    plain, paged = (run(config, dtype="fp32", optim=o) for o in ("adamw_8bit", "paged_adamw_8bit"))
     assert (
         paged["after_step"].by_category["optimizer_state"]
         < plain["after_step"].by_category["optimizer_state"] / 4
@@ -164,7 +165,7 @@ def test_paged_states_are_not_in_torchs_count():
 
 
 def test_checkpointing_keeps_layer_inputs_only():
-    settings = {"dtype": "bf16", "sequence_length": 256}
+    settings = {"dtype": "bf16", "max_length": 256}
     plain, checkpointed = (
         run(gradient_checkpointing=c, **settings)["after_forward"].by_category for c in (False, True)
     )
@@ -194,22 +195,22 @@ def test_dropout_in_lora_costs_a_mask_and_a_copy():
 
 
 def test_eager_attention_keeps_the_scores_of_every_head():
-    sdpa, eager = (run(attention=a, sequence_length=256)["after_forward"] for a in ("sdpa", "eager"))
+    sdpa, eager = (run(attention=a, max_length=256)["after_forward"] for a in ("sdpa", "eager"))
     scores = 2 * 4 * 256 * 256
     assert eager.allocated_bytes - sdpa.allocated_bytes > 2 * (4 + 2) * scores
 
 
 def test_a_t4_writes_out_the_scores_of_grouped_heads_an_l4_does_not():
     # transformers#48633
-    t4, l4 = (run(gpu=g, dtype="fp16", sequence_length=256)["after_forward"] for g in ("T4", "L4"))
+    t4, l4 = (run(gpu=g, dtype="fp16", max_length=256)["after_forward"] for g in ("T4", "L4"))
     assert t4.allocated_bytes - l4.allocated_bytes > 2 * 4 * (2 * 4 * 256 * 256)
 
 
 def test_autocast_keeps_16_bit_copies_of_the_adapters():
     # rsLoRA or not: a 7B model with r=16 on q, k, v, o has 0.0254 GiB of them
     found = simulated(
-        "mistral-7b-v0.1", method="lora", loop="trainer", mixed_precision="bf16", gpu="A100", sequence_length=64,
-        lora_r=16, lora_target_modules=("q_proj", "k_proj", "v_proj", "o_proj"),
+        "mistral-7b-v0.1", method="lora", loop="trainer", mixed_precision="bf16", gpu="A100", max_length=64,
+        lora_r=16, target_modules=("q_proj", "k_proj", "v_proj", "o_proj"),
     )  # fmt: skip
     without = simulated(found.setup, mixed_precision=None)
     adapters = found["loaded"].by_category["lora"]
@@ -220,7 +221,7 @@ def test_autocast_keeps_16_bit_copies_of_the_adapters():
 
 def test_the_trainers_autocast_makes_the_logits_fp32_once_more():
     # accelerate.utils.operations.convert_to_fp32
-    plain, autocast = (run(loop="trainer", mixed_precision=m, sequence_length=256) for m in (None, "bf16"))
+    plain, autocast = (run(loop="trainer", mixed_precision=m, max_length=256) for m in (None, "bf16"))
     size = 2 * 256 * 500
     assert plain["after_forward"].by_category["logits_and_loss"] == 4 * size
     assert autocast["after_forward"].by_category["logits_and_loss"] == 4 * size
@@ -237,9 +238,10 @@ def test_micro_batches_add_gradients_in_place():
 
 @pytest.mark.parametrize("method", ["full", "lora", "qlora"])
 def test_our_trainer_never_has_all_logits(method):
-    settings = {"method": method, "sequence_length": 512, "batch_size": 4}
+    settings = {"method": method, "max_length": 512, "per_device_train_batch_size": 4}
     everywhere, supervised = (
-        run(small(vocab_size=4096), logits=logits, **settings) for logits in ("all", "supervised")
+        run(small(vocab_size=4096), loop=loop, gradient_checkpointing=False, **settings)
+        for loop in ("plain", "onegpu")
     )
     all_logits = everywhere.peak.by_category["logits_and_loss"]
     assert all_logits >= 12 * 4 * 512 * 4096
@@ -255,8 +257,8 @@ def test_our_trainer_never_has_all_logits(method):
 def test_our_trainer_runs_bitsandbytes_layers_through_its_own_lora():
     found = run(
         method="qlora",
-        logits="supervised",
-        lora_target_modules="all-linear",
+        loop="onegpu",
+        target_modules="all-linear",
         gpu="T4",
         gradient_checkpointing=True,
     )
@@ -272,7 +274,7 @@ def test_our_trainer_runs_bitsandbytes_layers_through_its_own_lora():
 
 def test_any_decoder_that_transformers_knows_can_be_simulated():
     for name in ("gemma-3-270m", "qwen3-0.6b", "gpt2"):
-        found = simulated(name, method="lora", sequence_length=64, gpu="L4")
+        found = simulated(name, method="lora", max_length=64, gpu="L4")
         assert found["after_step"].by_category["optimizer_state"] > 0
 
 
@@ -330,13 +332,12 @@ def test_real_4_bit_layers_work_after_a_simulation():
 
 _TIMED = """
 import time
-from onegpu.gpu_memory import simulated
-simulated("smollm2-135m", sequence_length=16, gpu="L4", method="qlora")
+simulated("smollm2-135m", max_length=16, gpu="L4", method="qlora")
 start = time.perf_counter()
-simulated("llama-3-8b", method="qlora", gradient_checkpointing=True, sequence_length=2048, gpu="L4")
+simulated("llama-3-8b", method="qlora", gradient_checkpointing=True, max_length=2048, gpu="L4")
 print(time.perf_counter() - start)
 start = time.perf_counter()
-simulated("polyglot-ko-1.3b", batch_size=16, sequence_length=256, dtype="fp16", gpu="T4")
+simulated("polyglot-ko-1.3b", per_device_train_batch_size=16, max_length=256, dtype="fp16", gpu="T4")
 print(time.perf_counter() - start)
 from onegpu.runtime import peak_memory_bytes
 print(peak_memory_bytes())
@@ -355,19 +356,20 @@ def test_an_8b_model_takes_under_10_seconds_and_2_gib():
 
 
 @pytest.mark.parametrize(("settings", "message"), [
-    ({"batch_size": 0}, "batch_size is 0, expected a whole number of at least 1"),
-    ({"sequence_length": 513}, "sequence_length is 513, but llama has 512 positions"),
+    ({"per_device_train_batch_size": 0}, "per_device_train_batch_size is 0, expected a whole number of at least 1"),
+    ({"max_length": 513}, "max_length is 513, but llama has 512 positions"),
     ({"method": "dora"}, "method is 'dora', expected one of 'full', 'lora', 'qlora'"),
-    ({"optimizer": "adam"}, "optimizer is 'adam', expected one of 'adamw_torch'"),
-    ({"lora_r": 16}, "method='full' has no adapters, but lora_r was given"),
+    ({"optim": "adam"}, "optim is 'adam', expected one of None, 'adamw_torch'"),
+    ({"lora_r": 8}, "method='full' has no adapters, but lora_r was given"),
     ({"dtype": "fp16", "mixed_precision": "fp16"}, "transformers#23165"),
     ({"method": "lora", "dtype": "fp16", "mixed_precision": "fp16", "lora_dtype": "fp16"}, "transformers#23165"),
-    ({"optimizer": "paged_adamw_8bit", "gpu": "cpu"}, "not on a CPU"),
+    ({"optim": "paged_adamw_8bit", "gpu": "cpu"}, "not on a CPU"),
     ({"attention": "flash_attention_2", "gpu": "T4"}, "needs compute capability 8.0, the T4 hasn't"),
-    ({"gpu": "T5"}, "unknown GPU 'T5': expected one of T4"),
-    ({"batchsize": 4}, "unknown settings batchsize: expected some of attention"),
-    ({"loop": "trainer", "logits": "supervised"}, "use loop='onegpu'"),
-    ({"method": "lora", "lora_target_modules": ("nothing",)}, "not found in the base model"),
+    ({"gpu": "T5"}, "unknown GPU 'T5': near are T4"),
+    ({"batch_size": 4}, "unknown setting batch_size: near are per_device_train_batch_size"),
+    ({"quantization": "int8", "method": "lora"}, "quantization='int8' is for method='qlora'"),
+    ({"task": "dpo"}, "needs a second model as the reference"),
+    ({"method": "lora", "target_modules": ("nothing",)}, "not found in the base model"),
 ])  # fmt: skip
 def test_bad_settings_say_what_was_found_and_expected(settings, message):
     with pytest.raises(ValueError, match="(?s).*" + re.escape(message)):

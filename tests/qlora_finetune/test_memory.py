@@ -95,11 +95,22 @@ def test_configuration_in_the_terms_of_gpu_memory():
     )
     setup = memory.memory_setup(config, "T4")
     assert isinstance(setup, TrainingSetup)
-    assert (setup.method, setup.batch_size, setup.sequence_length, setup.lora_r) == ("qlora", 2, 1024, 32)
+    assert (setup.method, setup.per_device_train_batch_size, setup.max_length) == ("qlora", 2, 1024)
+    assert setup.lora_r == 32
+    setup = setup.resolved
     assert (setup.dtype, setup.mixed_precision, setup.gradient_checkpointing) == ("fp16", "fp16", True)
     assert setup.gradient_accumulation_steps == 2  # the peak of more is the same
-    on_cpu = memory.memory_setup(config, "cpu")
-    assert (on_cpu.dtype, on_cpu.optimizer, on_cpu.gradient_checkpointing) == ("fp32", "adamw_single", False)
+    on_cpu = memory.memory_setup(config, "cpu").resolved
+    assert (on_cpu.dtype, on_cpu.optim, on_cpu.gradient_checkpointing) == ("fp32", "adamw_single", False)
+
+
+@pytest.mark.parametrize("gpu", ["T4", "L4", "cpu"])
+@pytest.mark.parametrize("model", ["smollm2-135m", "qwen2.5-1.5b"])
+def test_a_setup_of_a_name_alone_is_the_run_that_finetune_starts(model, gpu):
+    assert (
+        memory.memory_setup(FinetuneConfig(model=model), gpu).resolved
+        == TrainingSetup(model, gpu=gpu).resolved
+    )
 
 
 def test_int8_is_refused_by_the_prediction_and_named_in_the_explanation(tiny):
@@ -126,7 +137,7 @@ def test_what_fits_is_found_in_the_order_of_what_it_costs(tiny):
         {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 2},
         {"gradient_checkpointing": True, "per_device_train_batch_size": 1, "gradient_accumulation_steps": 2},
     ]
-    assert found[0].predicted.device_bytes[1] == smaller[0]
+    assert found[0].breakdown.device_bytes[1] == smaller[0]
 
 
 def test_a_batch_that_is_no_power_of_two_keeps_its_effective_size(tiny):

@@ -10,26 +10,101 @@ import typer
 from onegpu.cli.app import app
 from onegpu.cli.options import parse_settings
 
+MODEL_HELP = "Catalogue name, hub id, folder, config.json or .gguf; no weights are needed."
+OTHERS = (
+    "Another setting as name=value, for instance lora_r=32, target_modules=q_proj,v_proj or precision=fp16."
+)
 
-@app.command()
+
+class _Command(typer.core.TyperCommand):
+    """A wrong option ends with status 1 like any other error: 2 says that it doesn't fit."""
+
+    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            if getattr(error, "exit_code", None) == 2:
+                error.exit_code = 1
+            raise
+
+
+@app.command(cls=_Command)
 def memory(
-    model: Annotated[str, typer.Argument(help="Catalogue name, hub id or folder; no weights are needed.")],
-    method: Annotated[str, typer.Option(help="full, lora or qlora.")] = "qlora",
-    batch_size: Annotated[int, typer.Option(help="Rows in a micro-batch.")] = 1,
-    length: Annotated[int, typer.Option(help="Tokens of a row.")] = 1024,
+    model: Annotated[str | None, typer.Argument(help=MODEL_HELP)] = None,
+    method: Annotated[str | None, typer.Option(help="qlora, lora or full.")] = None,
+    loop: Annotated[
+        str | None,
+        typer.Option(help="Who trains: onegpu (this package), trl (SFTTrainer), trainer or plain."),
+    ] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Rows in a micro-batch.")] = None,
+    length: Annotated[int | None, typer.Option(help="Tokens of a row.")] = None,
+    checkpointing: Annotated[
+        bool | None,
+        typer.Option(
+            "--checkpointing/--no-checkpointing", help="Recompute activations in the backward pass."
+        ),
+    ] = None,
+    packing: Annotated[
+        bool | None, typer.Option("--packing/--no-packing", help="Fill rows with examples.")
+    ] = None,
+    attention: Annotated[
+        str | None, typer.Option(help="sdpa, eager, flash, or sdpa_expanded (a patch for T4s).")
+    ] = None,
+    task: Annotated[str | None, typer.Option(help="sft, dpo, evaluate or generate.")] = None,
     gpu: Annotated[
-        str, typer.Option(help="The card to hold it against, for instance t4, l4, a100-40gb.")
-    ] = "t4",
-    settings: Annotated[
-        list[str], typer.Option("--set", help="Any other setting of TrainingSetup as name=value.")
-    ] = [],  # noqa: B006
+        str | None,
+        typer.Option(help="The card, for instance t4, l4, 'rtx 4090' or 24GiB; this machine's, or a T4."),
+    ] = None,
+    largest: Annotated[str | None, typer.Option(help="Find the largest batch, or length, that fits.")] = None,
+    settings: Annotated[list[str], typer.Option("--set", help=OTHERS)] = [],  # noqa: B006
+    gpus: Annotated[bool, typer.Option("--gpus", help="List the cards, and stop.")] = False,
+    exit_zero: Annotated[
+        bool, typer.Option("--exit-zero", help="End with status 0 even if it doesn't fit.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Predict the GPU memory of a training step, to the byte and without a GPU, and say whether it fits."""
+    """Predict the GPU memory of a training step, to the byte and without a GPU, and say whether it fits.
+
+    What isn't given is as in `onegpu finetune`. Status 0: it fits; 2: it is tight or does not fit; 1: an error.
+    """
+    from onegpu.runtime import GPUS, this_gpu
+
+    if gpus:
+        for card in GPUS.values():
+            print(
+                f"{card.name:<18}{'' if card.is_cpu else f'{card.total_bytes / 2**30:7.2f} GiB  {card.source}'}".rstrip()
+            )
+        return
+    if model is None:
+        raise ValueError(
+            "which model? Give a catalogue name, a hub id, a folder or a config.json (onegpu.models.CATALOGUE)"
+        )
+    if largest not in (None, "batch", "length"):
+        raise ValueError(f"--largest {largest}: expected batch or length")
     from onegpu import gpu_memory
 
-    more = parse_settings(settings, gpu_memory.TrainingSetup)
-    found = gpu_memory.report(
-        model, gpu, method=method, batch_size=batch_size, sequence_length=length, **more
-    )
+    given = {
+        "method": method,
+        "loop": loop,
+        "per_device_train_batch_size": batch_size,
+        "max_length": length,
+        "gradient_checkpointing": checkpointing,
+        "packing": packing,
+        "attention": attention,
+        "task": task,
+    }
+    asked = {name: value for name, value in given.items() if value is not None}
+    asked |= parse_settings(settings, gpu_memory.TrainingSetup)
+    if gpu is None:
+        here = this_gpu()
+        gpu = asked.pop("gpu", None) or ("T4" if here.is_cpu else here)
+    if largest:
+        find = gpu_memory.largest_batch if largest == "batch" else gpu_memory.largest_length
+        found = find(model, gpu, **asked)
+        fitting = found.fit is not None
+    else:
+        found = gpu_memory.report(model, gpu, **asked)
+        fitting = found.fit is None or bool(found.fit)
     print(json.dumps(found.to_json(), indent=2) if as_json else found)
+    if not fitting and not exit_zero:
+        raise typer.Exit(2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import json
 from pathlib import Path
 from typing import Annotated
@@ -13,23 +14,28 @@ JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the report 
 
 
 def parse_settings(pairs: list[str], config_type: type) -> dict:
-    """Parse name=value pairs by the types of a config's fields."""
-    defaults = {f.name: f.default for f in dataclasses.fields(config_type)}
+    """Parse name=value pairs by the types of a config's fields; commas make a list where a field takes one."""
+    known = {f.name: f for f in dataclasses.fields(config_type)}
     found = {}
     for pair in pairs:
         name, equals, text = pair.partition("=")
-        if not equals or name not in defaults:
-            raise ValueError(f"--set {pair}: expected name=value with a name from {', '.join(defaults)}")
+        if not equals or name not in known:
+            near = difflib.get_close_matches(name, known, 3, 0.5)
+            hint = f"; near are {', '.join(near)}" if near else ""
+            raise ValueError(f"--set {pair}: expected name=value with a name from {', '.join(known)}{hint}")
         try:
             value = json.loads(text.lower() if text.lower() in ("true", "false") else text)
         except ValueError:
             value = None if text.lower() == "none" else text
-        wanted = type(defaults[name])
+        default = known[name].default
+        wanted = type(default)
+        if "tuple" in str(known[name].type) and isinstance(value, str) and ("," in value or wanted is tuple):
+            value = tuple(part.strip() for part in value.split(",") if part.strip())
         if isinstance(value, bool) != (wanted is bool) and wanted in (bool, int, float):
             raise ValueError(f"--set {pair}: expected {wanted.__name__}")
         if wanted in (int, float) and not isinstance(value, int if wanted is int else int | float):
             raise ValueError(f"--set {pair}: expected {wanted.__name__}, found {text!r}")
-        found[name] = str(value) if wanted is str and value is not None else value
+        found[name] = str(value) if wanted is str and not isinstance(value, tuple | list | None) else value
     return found
 
 

@@ -1,11 +1,13 @@
 """GPU memory of a fine-tune, three ways: by formula, simulated to the byte without a GPU, and measured.
 
->>> book = closed_form("polyglot-ko-1.3b", batch_size=4, sequence_length=256, dtype="fp16", keeps="4.46")
+>>> asked = {"method": "full", "loop": "plain", "per_device_train_batch_size": 4, "max_length": 256, "dtype": "fp16"}
+>>> book = closed_form("polyglot-ko-1.3b", **asked, keeps="4.46")
 >>> book["after_step"].allocated_bytes  # what a T4 said, to the byte
 11240678912
 
-`closed_form`, `simulated` and `measured` take the same arguments (`TrainingSetup`) and return the same
-`MemoryBreakdown`. `fits` and `largest_batch` hold it against a card, `report` is what the command line prints.
+`closed_form`, `simulated` and `measured` take the same arguments (`TrainingSetup`, whose names and defaults are those of
+``onegpu.qlora_finetune.FinetuneConfig``) and return the same `MemoryBreakdown`. `fits`, `remedies`, `largest_batch` and `largest_length` hold it
+against a card, `report` is what the command line prints.
 """
 
 from onegpu.gpu_memory.breakdown import (
@@ -19,13 +21,23 @@ from onegpu.gpu_memory.breakdown import (
     compare,
 )
 from onegpu.gpu_memory.closed_form import closed_form
-from onegpu.gpu_memory.fits import Fit, LargestBatch, MemoryReport, fits, judge, largest_batch, report
+from onegpu.gpu_memory.fits import (
+    Fit,
+    Largest,
+    MemoryReport,
+    fits,
+    judge,
+    largest_batch,
+    largest_length,
+    remedies,
+    report,
+)
 from onegpu.gpu_memory.keeps import KEEPS, Keeps
 from onegpu.gpu_memory.live_bytes import gradient_bytes, optimizer_state_bytes, parameter_bytes
 from onegpu.gpu_memory.measured import measured
 from onegpu.gpu_memory.other_estimators import OtherEstimate, other_estimates
 from onegpu.gpu_memory.simulated import simulated
-from onegpu.gpu_memory.training_setup import OPTIMIZERS, TrainingSetup, make_setup
+from onegpu.gpu_memory.training_setup import OPTIMIZERS, ResolvedSetup, TrainingSetup, make_setup
 from onegpu.runtime import GPUS, Gpu, find_gpu, this_gpu
 
 __all__ = [
@@ -37,12 +49,13 @@ __all__ = [
     "Fit",
     "Gpu",
     "Keeps",
-    "LargestBatch",
+    "Largest",
     "MemoryBreakdown",
     "MemoryReport",
     "Moment",
     "OtherEstimate",
     "Peak",
+    "ResolvedSetup",
     "Term",
     "Timeline",
     "TrainingSetup",
@@ -53,11 +66,13 @@ __all__ = [
     "gradient_bytes",
     "judge",
     "largest_batch",
+    "largest_length",
     "make_setup",
     "measured",
     "optimizer_state_bytes",
     "other_estimates",
     "parameter_bytes",
+    "remedies",
     "report",
     "simulated",
     "this_gpu",

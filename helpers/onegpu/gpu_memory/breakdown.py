@@ -5,6 +5,7 @@ Three ways lead to it (`closed_form`, `simulated`, `measured`), so that any two 
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
@@ -51,6 +52,25 @@ MOMENTS: Mapping[str, str] = MappingProxyType(
         "second_step": "after a second step",
     }
 )
+
+
+_IN_TABLES = {
+    "lora": "LoRA, input copies",
+    "activations": "activations",
+    "kv_cache": "KV cache",
+    "dequantized": "dequantized",
+    "temporaries": "temporaries",
+    "optimizer_temporaries": "optimizer scratch",
+}
+_HEADS = {
+    "loaded": "loaded",
+    "after_forward": "forward",
+    "after_backward": "backward",
+    "in_step": "in step",
+    "after_step": "after",
+    "second_step": "second",
+}
+WIDTH = 80
 
 
 @dataclass(frozen=True)
@@ -235,14 +255,14 @@ class MemoryBreakdown:
         }
 
     def __str__(self) -> str:
-        head = ["GiB", *(m.name.replace("_", " ") for m in self.moments), "peak"]
-        lines = [[CATEGORIES[c], *map(_gib, sizes)] for c, sizes in self.rows()]
+        head = ["GiB", *(_HEADS[m.name] for m in self.moments), "peak"]
+        lines = [[_IN_TABLES.get(c, CATEGORIES[c]), *map(_gib, sizes)] for c, sizes in self.rows()]
         total = ["allocated", *(_gib(m.allocated_bytes) for m in self.moments), _gib(self.peak.bytes)]
         reserved = ["reserved", *(_gib(m.reserved_bytes) for m in self.moments), ""]
         table = [head, *lines, total, *([reserved] if self.reserved_bytes is not None else [])]
         widths = [max(len(row[i]) for row in table) for i in range(len(head))]
         text = [
-            "  ".join(
+            " ".join(
                 cell.ljust(w) if i == 0 else cell.rjust(w)
                 for i, (cell, w) in enumerate(zip(row, widths, strict=True))
             ).rstrip()
@@ -251,20 +271,24 @@ class MemoryBreakdown:
         rule = "-" * max(map(len, text))
         text.insert(1, rule)
         text.insert(2 + len(lines), rule)
-        return "\n".join([f"{self.way}: {self.setup}", *text, *self._footer()])
+        return "\n".join([*wrapped(f"{self.way}: {self.setup}"), *text, *self._footer_lines()])
+
+    def _footer_lines(self) -> list[str]:
+        return [part for line in self._footer() for part in wrapped(line)]
 
     def _footer(self) -> list[str]:
         context = self.setup.gpu.context_bytes
         lines = [f"peak {format_bytes(self.peak.bytes, 'GiB', digits=3)} in {self.peak.where}"]
         if any(context):
             low, high = (format_bytes(n, "GiB", digits=1) for n in self.device_bytes)
-            lines.append(f"with the CUDA context, nvidia-smi would show {low} to {high}")
+            shown = low if low == high else f"{low} to {high}"
+            lines.append(f"with the CUDA context, nvidia-smi would show {shown}")
         lines += [f"note: {note}" for note in self.notes]
         lines.append("with " + ", ".join(f"{name} {version}" for name, version in self.versions.items()))
         return lines
 
     def _repr_html_(self) -> str:
-        heads = ["", *(m.name.replace("_", " ") for m in self.moments), "peak"]
+        heads = ["", *(MOMENTS[m.name] for m in self.moments), "peak"]
         head = "".join(f"<th scope='col'>{escape(text)}</th>" for text in heads)
         body = "".join(
             f"<tr><th scope='row'>{escape(CATEGORIES[c])}</th>"
@@ -320,4 +344,11 @@ def compare(breakdowns: Sequence[MemoryBreakdown], moment: str = "after_step") -
 
 
 def _gib(size: int | None) -> str:
-    return "" if size is None else format_bytes(size, "GiB", digits=3).removesuffix(" GiB")
+    if size is None:
+        return ""
+    return format_bytes(size, "GiB", digits=3 if size < 100 * 2**30 else 2).removesuffix(" GiB")
+
+
+def wrapped(line: str) -> list[str]:
+    """Break a line where a terminal of 80 columns would."""
+    return textwrap.wrap(line, WIDTH, subsequent_indent="  ")

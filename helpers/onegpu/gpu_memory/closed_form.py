@@ -22,14 +22,13 @@ from onegpu.gpu_memory.breakdown import CATEGORIES, MemoryBreakdown, Moment, Pea
 from onegpu.gpu_memory.keeps import KEEPS, Keeps
 from onegpu.gpu_memory.layer_forms import Form, Numbers, layer_backward_bytes, lora_targets, saved_by_layer
 from onegpu.gpu_memory.optimizers import PAGED_FROM
-from onegpu.gpu_memory.training_setup import DTYPE_BYTES, TrainingSetup, make_setup
+from onegpu.gpu_memory.training_setup import DTYPE_BYTES, ResolvedSetup, make_setup
 from onegpu.packed_training.loss import head_chunk
 
 
 def closed_form(
-    model: Any = None,
+    model: Any,
     /,
-    setup: TrainingSetup | None = None,
     *,
     keeps: str | Keeps = "installed",
     **settings: Any,
@@ -39,7 +38,7 @@ def closed_form(
     Parameters
     ----------
     model, settings
-        As `TrainingSetup`; or a ready setup.
+        As `TrainingSetup`; or a setup.
     keeps
         Which transformers: "installed" (5, and 4.56 the same), "4.46" (4.45 to 4.48) or "4.40" (to 4.44), the older
         ones for GPT-NeoX in a plain loop. Or a `Keeps` of your own.
@@ -56,13 +55,17 @@ def closed_form(
 
     Examples
     --------
-    >>> book = closed_form("polyglot-ko-1.3b", batch_size=4, sequence_length=256, dtype="fp16", keeps="4.40")
+    >>> book = closed_form(
+    ...     "polyglot-ko-1.3b", method="full", loop="plain", per_device_train_batch_size=4, max_length=256,
+    ...     dtype="fp16", keeps="4.40",
+    ... )
     >>> round(book["after_step"].allocated_bytes / 2**30, 3)
     10.586
     >>> print(book.terms[0])
     weights: P 2 = 1,331,810,304 x 2 = 2.481 GiB (every parameter in fp16)
     """
-    setup = make_setup(model, setup, **settings)
+    setup = make_setup(model, **settings).resolved
+    _check_known(setup)
     numbers = architecture(setup.config())
     keeps = KEEPS[keeps] if isinstance(keeps, str) else keeps
     keeps.check(numbers, setup)
@@ -72,6 +75,22 @@ def closed_form(
         "closed form", setup, tuple(moments), peak, {"transformers": keeps.versions}, terms=tuple(run.ledger.terms),
         notes=("formulas for the activations and an estimate of the backward pass's temporaries",),
     )  # fmt: skip
+
+
+def _check_known(setup: ResolvedSetup) -> None:
+    """Refuse by name what the formulas don't have."""
+    unknown = {
+        f"task={setup.task!r}": setup.task != "sft",
+        "loop='trl'": setup.loop == "trl",
+        "attention='sdpa_expanded'": setup.attention == "sdpa_expanded",
+        "use_dora": setup.use_dora,
+        "modules_to_save": bool(setup.modules_to_save),
+        "quantization='int8'": setup.quantization == "int8",
+        f"optim={setup.optim!r}": setup.optim == "adafactor" or "lion" in setup.optim,
+    }
+    found = [name for name, is_so in unknown.items() if is_so]
+    if found:
+        raise ValueError(f"the formulas don't know {', '.join(found)}: use simulated()")
 
 
 @dataclass
@@ -146,7 +165,7 @@ class _Ledger:
 
 
 class _ClosedForm:
-    def __init__(self, setup: TrainingSetup, numbers: Architecture, keeps: Keeps):
+    def __init__(self, setup: ResolvedSetup, numbers: Architecture, keeps: Keeps):
         self.setup, self.keeps = setup, keeps
         self.n = Numbers(numbers, setup)
         self.ledger = _Ledger(ExactAllocator() if setup.gpu.is_cpu else CachingAllocator())
@@ -460,7 +479,7 @@ class _ClosedForm:
     def step(self, *, first: bool) -> None:
         setup, ledger = self.setup, self.ledger
         sizes, b = self._trained()
-        name = setup.optimizer
+        name = setup.optim
         if first:
             in_fp32 = self._embeddings() if "8bit" in name and setup.loop != "plain" else []
             states: list[int] = []

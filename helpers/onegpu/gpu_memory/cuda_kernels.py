@@ -5,8 +5,24 @@ kernels of its own. `CudaChoices` stands at the Python functions and takes CUDA'
 with a one-byte mask, softmax straight from fp16 to fp32, autocast. `RULES` and `SCRATCH` stand below autograd: a
 4-bit product dequantizes its weight first, attention's backward needs accumulators.
 
-Sources: PyTorch's ``aten/src/ATen/native/transformers/cuda/sdp_utils.cpp`` (choice of the attention kernel),
-``flash_attn/flash_api.cpp`` and ``attention_backward.cu`` (scratch), ``autocast_mode.h`` (lists),
+Kernels of a training step that allocate inside, from PyTorch's sources (``aten/src/ATen/native``), with what they take:
+
+============================  ====================================  ================================================
+operation                     file                                  scratch
+============================  ====================================  ================================================
+softmax, backward             cuda/SoftMax.cu                       grad x output, in the type of their product
+embedding, backward           cuda/EmbeddingBackwardKernel.cu       above 3,072 ids: an fp32 row each, 6 lists of ids
+index, backward (index_put)   cuda/Indexing.cu                      3 lists of indices, and the sort's own 2
+flash attention, backward     transformers/cuda/flash_attn          fp32 dQ, row sums; dK and dV of grouped heads
+efficient attention, b.       transformers/cuda/attention_backward  fp32 dQ, row sums; dK and dV of wide heads
+============================  ====================================  ================================================
+
+Left out, since it is small by its rule: partial sums where one number is summed by several blocks (``Reduce.cuh``, some
+hundred KiB), flash attention's split over keys (``flash_api.cpp``: only where rows are so few that it stays under 9
+MiB), the sort inside ``nonzero``, layer norm's blocks above 65,536 rows. Log-softmax, cross-entropy, RMSNorm, SiLU,
+dropout, ``foreach`` optimizers and bitsandbytes' kernels take nothing of their own.
+
+Other sources: ``transformers/cuda/sdp_utils.cpp`` (choice of the attention kernel), ``autocast_mode.h`` (lists),
 ``native/Dropout.cpp``, ``native/SoftMax.cpp``; bitsandbytes' ``backends/cuda/ops.py``.
 """
 
@@ -50,8 +66,9 @@ class CudaChoices(TorchFunctionMode):
     ----------
     gpu
         The card, or the CPU: then only the choice of the attention kernel differs from a meta tensor's.
-    flash
-        Whether flash attention was asked for by name.
+    attention
+        What was asked for by name: "flash_attention_2", or "sdpa_expanded" (keys and values repeated for every query
+        head, and the memory-efficient kernel).
     fused_dropout
         Whether dropout keeps a mask of one byte a number; else its noise, in the input's dtype.
     on_copy
@@ -62,12 +79,12 @@ class CudaChoices(TorchFunctionMode):
         self,
         gpu: Gpu,
         *,
-        flash: bool = False,
+        attention: str | None = None,
         fused_dropout: bool = True,
         on_copy: Callable[[torch.Tensor], None] | None = None,
     ):
         super().__init__()
-        self.gpu, self.flash, self.fused_dropout, self.on_copy = gpu, flash, fused_dropout, on_copy
+        self.gpu, self.attention, self.fused_dropout, self.on_copy = gpu, attention, fused_dropout, on_copy
         self._copies: dict[int, tuple[weakref.ref, torch.Tensor]] = {}
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
@@ -76,6 +93,9 @@ class CudaChoices(TorchFunctionMode):
             args, kwargs = self._cast(func, args, kwargs)
         if func is F.scaled_dot_product_attention:
             return self._attention(*args, **kwargs)
+        if func is getattr(F, "grouped_mm", None) and args[0].is_meta and args[0].dtype != torch.bfloat16:
+            # A card multiplies experts in any dtype; torch's shape rule knows bf16 alone.
+            return torch.ops.transformers.grouped_mm_fallback(args[0], args[1], kwargs["offs"])
         if not self.gpu.is_cpu:
             if func in _DROPOUT and self.fused_dropout:
                 return _dropout(func, *args, **kwargs)
@@ -94,8 +114,13 @@ class CudaChoices(TorchFunctionMode):
             self.gpu, query.dtype, query.shape[-1], value.shape[-1],
             masked=attn_mask is not None, grouped=enable_gqa and query.shape[1] != key.shape[1],
         )  # fmt: skip
-        if self.flash and not self.gpu.is_cpu:
+        if self.attention == "flash_attention_2" and not self.gpu.is_cpu:
             kernel = "flash"
+        if self.attention == "sdpa_expanded" and not self.gpu.is_cpu:
+            kernel = "efficient"
+            if key.shape[1] != query.shape[1]:
+                groups = query.shape[1] // key.shape[1]
+                key, value = (t.repeat_interleave(groups, dim=1) for t in (key, value))
         grad = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
         if kernel == "flash":
             width = query.shape[-1]
@@ -245,6 +270,33 @@ def dequantize_then_multiply(tracker, func, args, kwargs):
         return F.linear(x, weight, kwargs.get("bias"))
 
 
+def softmax_backward_bytes(args, kwargs, out) -> int:
+    """The product of gradient and output, which the kernel makes before it sums: one more matrix of scores."""
+    grad, output = args[0], args[1]
+    return grad.numel() * torch.promote_types(grad.dtype, output.dtype).itemsize
+
+
+def embedding_backward_bytes(args, kwargs, out) -> int:
+    """Above 3,072 ids: sorted ids and where they came from, four lists that say which belong together, an fp32 sum of each.
+
+    Up to 3,072 a kernel without scratch adds row by row.
+    """
+    grad, ids = args[0], args[1]
+    n = ids.numel()
+    if n <= 3072:
+        return 0
+    return n * (6 * ids.element_size() + 4 * grad.shape[-1])
+
+
+def index_backward_bytes(args, kwargs, out) -> int:
+    """Indices in one line, sorted, and where they came from; the sort needs as much as keys and values once more."""
+    indices, accumulate = args[1], args[3] if len(args) > 3 else kwargs.get("accumulate", False)
+    if not accumulate:
+        return 0
+    n = max((i.numel() for i in indices if i is not None), default=0)
+    return n * 8 * 5
+
+
 def flash_backward_bytes(args, kwargs, out) -> int:
     """fp32 accumulators of dQ, row sums, and with grouped heads dK and dV of every query head."""
     query, key = args[1], args[2]
@@ -286,6 +338,11 @@ META_RULES = _rules()
 """For meta tensors, whatever card they stand for."""
 
 CUDA_SCRATCH = {
+    aten._softmax_backward_data.default: softmax_backward_bytes,
+    aten.embedding_dense_backward.default: embedding_backward_bytes,
+    aten.index_put.default: index_backward_bytes,
+    aten.index_put_.default: index_backward_bytes,
+    aten._unsafe_index_put.default: index_backward_bytes,
     aten._scaled_dot_product_flash_attention_backward.default: flash_backward_bytes,
     aten._scaled_dot_product_efficient_attention_backward.default: efficient_backward_bytes,
 }

@@ -1,20 +1,25 @@
-"""Does it fit on this card, how large may the batch be, and the whole answer for the command line."""
+"""Does it fit on this card, what would make it fit, how large may batch or rows be, and the command line's whole answer."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
+from html import escape
 from pathlib import Path
 from typing import Any
 
 from onegpu.dtype_sizing import format_bytes
-from onegpu.gpu_memory.breakdown import MemoryBreakdown
+from onegpu.gpu_memory.breakdown import MemoryBreakdown, wrapped
 from onegpu.gpu_memory.closed_form import closed_form
 from onegpu.gpu_memory.simulated import simulated
-from onegpu.gpu_memory.training_setup import TrainingSetup, make_setup
-from onegpu.runtime.gpus import Gpu, find_gpu
+from onegpu.gpu_memory.training_setup import ResolvedSetup, TrainingSetup, make_setup
+from onegpu.runtime import GPUS, Gpu, find_gpu
 
 FITS, TIGHT, TOO_LARGE = "fits", "tight", "does not fit"
+LENGTH_STEP = 64  # `largest_length` goes by so many tokens
+_SURE = 1.3  # a formula this far above the card needs no simulation to be sure
+_BIGGER = ("L4", "A100-40GB", "A100-80GB", "H200", "B200")
 
 
 @dataclass(frozen=True)
@@ -26,15 +31,19 @@ class Fit:
     breakdown
         The prediction.
     total_bytes
-        What the card has.
+        What the card has (or what was allowed).
     needed_bytes
         At least (peak of the tensors and the smallest CUDA context) and at most (all that the allocator reserves, and
         the largest context).
+    changes, cost
+        Of a remedy: the settings that were changed, and what the change costs.
     """
 
     breakdown: MemoryBreakdown
     total_bytes: int
     needed_bytes: tuple[int, int]
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    cost: str = ""
 
     @property
     def verdict(self) -> str:
@@ -54,9 +63,29 @@ class Fit:
 
     def __str__(self) -> str:
         low, high = (format_bytes(n, "GiB") for n in self.needed_bytes)
-        total = format_bytes(self.total_bytes, "GiB")
-        gpu = self.breakdown.setup.gpu.name
-        return f"{self.verdict} on {gpu}: needs {low} to {high} of {total}"
+        setup = self.breakdown.setup
+        where = "this machine" if setup.gpu.is_cpu else setup.gpu.name
+        needs = low if low == high else f"{low} to {high}"
+        needs = f"needs {needs} of {format_bytes(self.total_bytes, 'GiB')}"
+        if self.changes:
+            return f"{', '.join(f'{n}={v!r}' for n, v in self.changes.items())}: {needs} ({self.cost})"
+        answer = f"{self.verdict} on {where}: {needs}"
+        why = setup.why_it_does_not_train
+        return f"{answer}\nbut it does not train: {why}" if why else answer
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything as plain values; sizes are whole bytes."""
+        return {
+            "verdict": self.verdict,
+            "needed_bytes": list(self.needed_bytes),
+            "total_bytes": self.total_bytes,
+            "gpu": self.breakdown.setup.gpu.name,
+            "changes": dict(self.changes),
+            "cost": self.cost,
+        }
+
+    def _repr_html_(self) -> str:
+        return f"<p>{escape(str(self))}</p>"
 
 
 def fits(model: Any, gpu: str | Gpu = "T4", **settings: Any) -> Fit:
@@ -76,37 +105,183 @@ def fits(model: Any, gpu: str | Gpu = "T4", **settings: Any) -> Fit:
 
     Examples
     --------
-    >>> print(fits("smollm2-135m", "T4", batch_size=8, sequence_length=512).verdict)
+    >>> print(fits("smollm2-135m", "T4", per_device_train_batch_size=8).verdict)
     fits
     """
-    setup = make_setup(model, **settings, gpu=_card(gpu))
-    return judge(simulated(setup))
+    return judge(simulated(make_setup(model, **settings, gpu=_card(gpu))))
 
 
-def judge(breakdown: MemoryBreakdown) -> Fit:
-    """Hold a prediction against its card."""
-    gpu = _card(breakdown.setup.gpu)
+def judge(breakdown: MemoryBreakdown, budget_bytes: int | None = None, **of_a_remedy: Any) -> Fit:
+    """Hold a prediction against its card, or against a number of bytes (context included)."""
+    gpu = breakdown.setup.gpu
     low, high = gpu.context_bytes
     most = max(breakdown.reserved_bytes or 0, breakdown.peak_bytes)
-    return Fit(breakdown, gpu.total_bytes, (breakdown.peak_bytes + low, most + high))
+    total = _card(gpu).total_bytes if budget_bytes is None else budget_bytes
+    return Fit(breakdown, total, (breakdown.peak_bytes + low, most + high), **of_a_remedy)
+
+
+# --- what would make it fit -------------------------------------------------------------------------------------
+
+SAME = "the same numbers"
+TIME = "the same numbers, a step takes about a third longer"
+
+
+def remedies(
+    model: Any, /, *, count: int = 3, budget_bytes: int | None = None, cards: bool = True, **settings: Any
+) -> tuple[Fit, ...]:
+    """Find changes with which a training step fits, in the order in which one would try them.
+
+    First what changes no number (checkpointing, a smaller micro-batch that is accumulated, a fused attention kernel, our
+    trainer's head), then shorter rows, 8-bit optimizer states, QLoRA, and last a bigger card. A change that is
+    impossible is passed over.
+
+    Parameters
+    ----------
+    model, settings
+        As `TrainingSetup`, or a setup.
+    count
+        How many to find; fewer are returned if there aren't so many.
+    budget_bytes
+        What the run may take, context included; the card's memory if not given.
+    cards
+        Whether a bigger card is a remedy, too: if so, the smallest that does comes last.
+    """
+    setup = make_setup(model, **settings)
+    found: list[Fit] = []
+    for changes, cost in cheaper(setup.resolved):
+        if len(found) == count:
+            break
+        fit = _try(setup, changes, cost, budget_bytes)
+        if fit:
+            found.append(fit)
+    if cards and budget_bytes is None and not setup.resolved.gpu.is_cpu:
+        bigger = _bigger_card(setup)
+        found += [bigger] if bigger is not None else []
+    return tuple(found)
+
+
+def cheaper(setup: ResolvedSetup) -> Iterator[tuple[dict[str, Any], str]]:
+    """Yield (changes, cost) that need less memory, in the order in which one would try them."""
+    recompute = {} if setup.gradient_checkpointing or not setup.trains else {"gradient_checkpointing": True}
+    kernel = {"attention": "sdpa"} if setup.attention == "eager" else {}
+    smaller: dict[str, Any] = {}
+    if kernel:
+        yield kernel, "the same numbers but for rounding"
+    if recompute:
+        yield kernel | recompute, TIME
+    batch, accumulate = setup.per_device_train_batch_size, setup.gradient_accumulation_steps
+    while batch > 1:
+        batch, accumulate = (batch // 2, accumulate * 2) if batch % 2 == 0 else (1, accumulate * batch)
+        smaller = {"per_device_train_batch_size": batch}
+        smaller |= {"gradient_accumulation_steps": accumulate} if setup.trains else {}
+        yield kernel | smaller, SAME
+    kept = kernel | recompute | smaller
+    if recompute and smaller:
+        yield kept, TIME
+    if setup.loop in ("plain", "trainer") and setup.task == "sft":
+        kept = kept | {"loop": "onegpu"}
+        yield kept, "the same loss by our trainer, which makes logits of supervised tokens alone"
+    shorter: dict[str, Any] = {}
+    for length in (setup.max_length // 2, setup.max_length // 4):
+        if length >= 128:
+            shorter = {"max_length": length}
+            yield kept | shorter, "rows longer than that are left out"
+    eight_bits = {}
+    if setup.optim in ("adamw_torch", "adamw_single", "adamw_torch_fused") and setup.trains:
+        eight_bits = {"optim": "adamw_8bit"}
+        yield kept | eight_bits, "optimizer states in 8 bits"
+    if setup.method != "qlora":
+        trained = (
+            "adapters are trained, not the weights, which are"
+            if setup.method == "full"
+            else "the frozen weights are"
+        )
+        kept = kept | {"method": "qlora"}
+        yield kept, f"{trained} kept in 4 bits"
+        yield kept | eight_bits, f"{trained} kept in 4 bits; optimizer states in 8"
+    if shorter and kept | shorter | eight_bits != shorter:
+        yield kept | shorter | eight_bits, "all of these, and rows longer than that are left out"
+
+
+def _try(setup: TrainingSetup, changes: dict[str, Any], cost: str, budget: int | None) -> Fit | None:
+    """Simulate a change, unless a formula already says that it is far from fitting; None if it is impossible."""
+    try:
+        changed = setup.change(**changes)
+        total = budget if budget is not None else changed.resolved.gpu.total_bytes
+        try:
+            if closed_form(changed).peak_bytes > _SURE * total:
+                return None
+        except ValueError:
+            pass  # no formula for this one
+        fit = judge(simulated(changed), budget, changes=changes, cost=cost)
+    except ValueError:
+        return None
+    return fit if fit and not fit.breakdown.setup.why_it_does_not_train else None
+
+
+def _bigger_card(setup: TrainingSetup) -> Fit | None:
+    own = setup.resolved.gpu.total_bytes
+    for name in _BIGGER:
+        if GPUS[name].total_bytes > own:
+            fit = _try(setup, {"gpu": name}, "a bigger card", None)
+            if fit:
+                return fit
+    return None
+
+
+# --- the largest ------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class LargestBatch:
-    """The largest batch that fits for sure (0: not even one row does), and the next that doesn't."""
+class Largest:
+    """The largest batch (or row) that fits for sure, and the next that doesn't.
 
-    batch_size: int
+    Attributes
+    ----------
+    setting
+        "per_device_train_batch_size" or "max_length".
+    value
+        The largest that fits; 0: not even the smallest does.
+    fit, next_fit
+        Of that one (None with 0), and of the next (None where the model has no more positions).
+    """
+
+    setting: str
+    value: int
     fit: Fit | None
-    next_fit: Fit
+    next_fit: Fit | None
+
+    @property
+    def batch_size(self) -> int:
+        """`value`, where a batch was asked for."""
+        return self.value
 
     def __str__(self) -> str:
-        gpu = self.next_fit.breakdown.setup.gpu.name
+        what = "batch" if self.setting == "per_device_train_batch_size" else "rows of"
+        lines = []
+        for fit in (self.fit, self.next_fit):
+            if fit is not None:
+                lines.append(f"{what} {getattr(fit.breakdown.setup, self.setting)} {fit}")
+        if self.next_fit is None:
+            lines.append("as far as was looked: the model has no more positions, or the limit was reached")
         if self.fit is None:
-            return f"no batch fits on {gpu}: {self.next_fit}"
-        return f"batch {self.batch_size} {self.fit}\nbatch {self.batch_size + 1} {self.next_fit}"
+            lines.insert(0, f"no {what.removesuffix(' of')} fits")
+        return "\n".join(lines)
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything as plain values."""
+        return {
+            "setting": self.setting,
+            "value": self.value,
+            "fit": self.fit and self.fit.to_json(),
+            "next_fit": self.next_fit and self.next_fit.to_json(),
+        }
+
+    def _repr_html_(self) -> str:
+        return "".join(f"<p>{escape(line)}</p>" for line in str(self).splitlines())
 
 
-def largest_batch(model: Any, gpu: str | Gpu = "T4", *, limit: int = 4096, **settings: Any) -> LargestBatch:
+def largest_batch(model: Any, gpu: str | Gpu = "T4", *, limit: int = 4096, **settings: Any) -> Largest:
     """Find the largest batch that fits on a card for sure.
 
     Memory grows with the batch in an almost straight line, so a few simulations find it: two give the slope, the
@@ -115,33 +290,57 @@ def largest_batch(model: Any, gpu: str | Gpu = "T4", *, limit: int = 4096, **set
     Parameters
     ----------
     model, settings
-        As `TrainingSetup`, without `batch_size`.
+        As `TrainingSetup`, without `per_device_train_batch_size`.
     limit
         The largest batch to try.
     """
-    settings.pop("batch_size", None)
+    return _largest("per_device_train_batch_size", 1, limit, model, gpu, settings)
+
+
+def largest_length(model: Any, gpu: str | Gpu = "T4", *, limit: int = 2**17, **settings: Any) -> Largest:
+    """Find the longest rows, in steps of 64 tokens, that fit on a card for sure; at most the model's positions.
+
+    Parameters
+    ----------
+    model, settings
+        As `TrainingSetup`, without `max_length`.
+    limit
+        The longest rows to try.
+    """
+    from onegpu.gpu_memory.model_configs import model_config
+
+    of = model.model if isinstance(model, TrainingSetup) else model
+    positions = getattr(model_config(of).get_text_config(), "max_position_embeddings", None) or limit
+    return _largest("max_length", LENGTH_STEP, min(limit, positions), model, gpu, settings)
+
+
+def _largest(
+    setting: str, step: int, limit: int, model: Any, gpu: str | Gpu, settings: dict[str, Any]
+) -> Largest:
+    settings = {name: value for name, value in settings.items() if name != setting}
     setup = make_setup(model, **settings, gpu=_card(gpu))
     tried: dict[int, Fit] = {}
 
-    def fit(batch_size: int) -> Fit:
-        if batch_size not in tried:
-            tried[batch_size] = judge(simulated(setup.change(batch_size=batch_size)))
-        return tried[batch_size]
+    def fit(n: int) -> Fit:
+        if n not in tried:
+            tried[n] = judge(simulated(setup.change(**{setting: n * step})))
+        return tried[n]
 
+    most = limit // step
     if not fit(1):
-        return LargestBatch(0, None, fit(1))
-    good, bad, guess = 1, limit + 1, 2
+        return Largest(setting, 0, None, fit(1))
+    good, bad, guess = 1, most + 1, min(2, most)
     while bad - good > 1:
         if fit(guess):
             good = guess
         else:
             bad = guess
         guess = min(max(_guess(tried, good), good + 1), bad - 1)
-    return LargestBatch(good, fit(good), fit(good + 1))
+    return Largest(setting, good * step, fit(good), fit(good + 1) if good < most else None)
 
 
 def _guess(tried: dict[int, Fit], good: int) -> int:
-    """Follow the line through the two largest batches tried up to the card's size."""
+    """Follow the line through the two largest that were tried up to the card's size."""
     (first, a), (second, b) = sorted(tried.items())[-2:]
     slope = (b.needed_bytes[1] - a.needed_bytes[1]) / (second - first)
     if slope <= 0:
@@ -156,6 +355,9 @@ def _card(gpu: str | Gpu) -> Gpu:
     return found
 
 
+# --- the whole answer -------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
 class MemoryReport:
     """All that ``onegpu memory`` says: both predictions and the verdict. Prints as text; `to_json` has whole bytes."""
@@ -163,11 +365,11 @@ class MemoryReport:
     simulated: MemoryBreakdown
     closed_form: MemoryBreakdown | None
     why_no_closed_form: str = ""
-    alternatives: tuple[tuple[str, Fit], ...] = ()
+    remedies: tuple[Fit, ...] = ()
 
     @property
-    def setup(self) -> TrainingSetup:
-        """What was asked."""
+    def setup(self) -> ResolvedSetup:
+        """What was asked, with every setting decided."""
         return self.simulated.setup
 
     @cached_property
@@ -177,7 +379,7 @@ class MemoryReport:
 
     def to_json(self) -> dict[str, Any]:
         """Everything as plain dictionaries."""
-        settings = {f.name: getattr(self.setup, f.name) for f in fields(self.setup)}
+        settings = {f.name: getattr(self.setup, f.name) for f in fields(TrainingSetup)}
         settings["model"] = self.setup.name
         settings["gpu"] = self.setup.gpu.name
         fit = self.fit
@@ -186,70 +388,63 @@ class MemoryReport:
             "gpu": asdict(self.setup.gpu),
             "verdict": None if fit is None else fit.verdict,
             "needed_bytes": None if fit is None else list(fit.needed_bytes),
+            "why_it_does_not_train": self.setup.why_it_does_not_train,
             "simulated": self.simulated.to_json(),
             "closed_form": self.closed_form and self.closed_form.to_json(),
             "why_no_closed_form": self.why_no_closed_form,
-            "alternatives": [
-                {"change": change, "verdict": fit.verdict, "needed_bytes": list(fit.needed_bytes)}
-                for change, fit in self.alternatives
-            ],
+            "remedies": [remedy.to_json() for remedy in self.remedies],
             "versions": dict(self.simulated.versions),
         }
 
-    def __str__(self) -> str:
-        lines = [str(self.simulated)]
+    def _below(self) -> list[str]:
+        lines = []
         if self.closed_form is None:
             lines.append(f"no closed form: {self.why_no_closed_form}")
         else:
-            ours, peak = self.closed_form, self.closed_form.peak_bytes
-            after = ours["after_step"].allocated_bytes
+            peak = self.closed_form.peak_bytes
             lines.append(
-                f"closed form: after the step {format_bytes(after, 'GiB', digits=3)} "
-                f"({after / self.simulated['after_step'].allocated_bytes:.4f} of simulated), "
-                f"peak {format_bytes(peak, 'GiB', digits=3)} ({peak / self.simulated.peak_bytes:.4f})"
+                f"by formula the peak is {format_bytes(peak, 'GiB', digits=3)} ({peak / self.simulated.peak_bytes:.3f} of it)"
             )
         if self.fit is not None:
-            lines.append(str(self.fit))
-        lines += [f"with {change}: {fit}" for change, fit in self.alternatives]
-        return "\n".join(lines)
+            lines += str(self.fit).splitlines()
+            if not self.fit:
+                lines.append("what would fit:" if self.remedies else "nothing that was tried would fit")
+        return lines
+
+    def __str__(self) -> str:
+        remedies = (f"- {remedy}" for remedy in self.remedies)
+        return "\n".join(
+            [str(self.simulated), *(part for line in (*self._below(), *remedies) for part in wrapped(line))]
+        )
 
     def _repr_html_(self) -> str:
-        below = "" if self.fit is None else f"<p><b>{self.fit}</b></p>"
-        return self.simulated._repr_html_() + below
+        below = "".join(f"<p>{escape(line)}</p>" for line in self._below())
+        remedies = "".join(f"<li>{escape(str(remedy))}</li>" for remedy in self.remedies)
+        return self.simulated._repr_html_() + below + (f"<ul>{remedies}</ul>" if remedies else "")
 
 
-def report(model: str | Path | Any, gpu: str | Gpu = "T4", **settings: Any) -> MemoryReport:
+def report(model: str | Path | Any, gpu: str | Gpu | None = None, **settings: Any) -> MemoryReport:
     """Predict a training step both ways and judge it: what the command line prints.
 
     Parameters
     ----------
     model, settings
-        As `TrainingSetup`.
+        As `TrainingSetup`, or a setup.
+    gpu
+        The card; the setup's if not given.
 
     Examples
     --------
-    >>> answer = report("smollm2-135m", "T4", method="qlora", batch_size=4, sequence_length=128)
+    >>> answer = report("smollm2-135m", "T4", per_device_train_batch_size=4, max_length=128)
     >>> answer.to_json()["verdict"], answer.to_json()["simulated"]["allocated_bytes"]["loaded"] > 10**8
     ('fits', True)
     """
-    setup = make_setup(model, **settings, gpu=gpu)
+    setup = make_setup(model, **settings if gpu is None else settings | {"gpu": gpu})
     ours = simulated(setup)
     formula, why = None, ""
     try:
         formula = closed_form(setup)
     except ValueError as error:
         why = str(error)
-    alternatives = [] if setup.gpu.is_cpu or judge(ours) else _alternatives(setup)
-    return MemoryReport(ours, formula, why, tuple(alternatives))
-
-
-def _alternatives(setup: TrainingSetup) -> list[tuple[str, Fit]]:
-    """What the usual two remedies would do to a setup that doesn't fit."""
-    found = []
-    if not setup.gradient_checkpointing:
-        setup = setup.change(gradient_checkpointing=True)
-        found.append(("gradient checkpointing", judge(simulated(setup))))
-    if setup.logits == "all":
-        ours = setup.change(logits="supervised")
-        found.append(("gradient checkpointing, our trainer", judge(simulated(ours))))
-    return found
+    fitting = setup.resolved.gpu.is_cpu or judge(ours)
+    return MemoryReport(ours, formula, why, () if fitting else remedies(setup))

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from onegpu.gpu_memory.architecture import Architecture, Weight
 from onegpu.gpu_memory.cuda_kernels import attention_kernel
-from onegpu.gpu_memory.training_setup import DTYPE_BYTES, TrainingSetup
+from onegpu.gpu_memory.training_setup import DTYPE_BYTES, ResolvedSetup
 
 DEFAULT_TARGETS = {"llama": ("q_proj", "v_proj"), "gpt_neox": ("query_key_value",), "gpt2": ("c_attn",)}
 """What peft adapts if it isn't told."""
@@ -25,12 +25,12 @@ class Numbers:
     """An architecture and a setup as the letters of the formulas."""
 
     arch: Architecture
-    setup: TrainingSetup
+    setup: ResolvedSetup
 
     def __post_init__(self):
         setup = self.setup
         b = DTYPE_BYTES[setup.dtype]
-        self.T, self.S = setup.tokens, setup.sequence_length
+        self.T, self.S = setup.tokens, setup.max_length
         self.B = setup.batch_size
         self.trains_all = not setup.adapters
         self.w = b  # of the head's weights
@@ -63,7 +63,7 @@ class Numbers:
         )
 
 
-def lora_targets(arch: Architecture, setup: TrainingSetup) -> tuple[Weight, ...]:
+def lora_targets(arch: Architecture, setup: ResolvedSetup) -> tuple[Weight, ...]:
     """The linear layers of one decoder layer that get an adapter.
 
     Raises
@@ -74,7 +74,7 @@ def lora_targets(arch: Architecture, setup: TrainingSetup) -> tuple[Weight, ...]
     if not setup.adapters:
         return ()
     linear = [w for w in arch.layer_weights() if w.linear]
-    wanted = setup.lora_target_modules or DEFAULT_TARGETS[arch.family]
+    wanted = setup.target_modules or DEFAULT_TARGETS[arch.family]
     if wanted == "all-linear":
         return tuple(linear)
     wanted = (wanted,) if isinstance(wanted, str) else wanted
@@ -82,7 +82,7 @@ def lora_targets(arch: Architecture, setup: TrainingSetup) -> tuple[Weight, ...]
     unknown = [name for name in wanted if name not in names]
     if unknown:
         raise ValueError(
-            f"lora_target_modules names {unknown}, expected some of {sorted(set(names))}, or 'all-linear'"
+            f"target_modules names {unknown}, expected some of {sorted(set(names))}, or 'all-linear'"
         )
     return tuple(w for w, name in zip(linear, names, strict=True) if name in wanted)
 

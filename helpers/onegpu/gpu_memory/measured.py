@@ -18,7 +18,7 @@ from onegpu.gpu_memory.cuda_kernels import dequantize_then_multiply
 from onegpu.gpu_memory.replay import replay, settle_categories
 from onegpu.gpu_memory.simulated import cache_tensors, library_versions
 from onegpu.gpu_memory.tracking import NoTracker, StorageTracker
-from onegpu.gpu_memory.training_setup import DTYPES, TrainingSetup, make_setup
+from onegpu.gpu_memory.training_setup import DTYPES, ResolvedSetup, TrainingSetup, make_setup
 from onegpu.gpu_memory.training_step import (
     enable_checkpointing,
     make_optimizer,
@@ -32,8 +32,8 @@ from onegpu.runtime.gpus import this_gpu
 def measured(
     model: Any = None,
     /,
-    setup: TrainingSetup | None = None,
     *,
+    setup: TrainingSetup | None = None,
     module: nn.Module | None = None,
     **settings: Any,
 ) -> MemoryBreakdown:
@@ -42,8 +42,10 @@ def measured(
     Parameters
     ----------
     model, settings
-        As `TrainingSetup`; `gpu` is this machine's whatever was given. A transformers configuration is built with
+        As `TrainingSetup`, or a setup; `gpu` is this machine's whatever was given. A transformers configuration is built with
         random weights, a name is loaded.
+    setup
+        A setup, in place of a model.
     module
         A model that is at hand; a copy of it is trained.
 
@@ -59,10 +61,14 @@ def measured(
         For a setup that can't be trained, or a model that can't be had.
     """
     here = this_gpu()
-    changes = {"gpu": here} if setup is None else {}
-    setup = make_setup(model if module is None else module.config, setup, **{**settings, **changes})
-    if setup.gpu.name != here.name:
-        setup = setup.change(gpu=here)
+    model = setup if model is None else model
+    if model is None and module is None:
+        raise ValueError("measured() needs a model: a name, a configuration, a setup, or module=...")
+    setup = make_setup(module.config if model is None else model, **settings | {"gpu": here}).resolved
+    if setup.attention == "sdpa_expanded":
+        raise ValueError(
+            "attention='sdpa_expanded' is a patch that is only simulated: measure with 'sdpa' or 'eager'"
+        )
     config = setup.config()
     with torch.random.fork_rng():
         if here.is_cpu:
@@ -70,7 +76,7 @@ def measured(
         return _on_cuda(setup, config, module)
 
 
-def _real_model(setup: TrainingSetup, config: Any, module: nn.Module | None, device: str) -> nn.Module:
+def _real_model(setup: ResolvedSetup, config: Any, module: nn.Module | None, device: str) -> nn.Module:
     from transformers import AutoModelForCausalLM, PretrainedConfig
 
     from onegpu import models
@@ -90,12 +96,12 @@ def _real_model(setup: TrainingSetup, config: Any, module: nn.Module | None, dev
         model = loaded.model
     if setup.method == "qlora" and not getattr(model, "is_loaded_in_4bit", False):
         meta_model.quantize_linears(model, setup)
-    if setup.loop == "trainer":
+    if setup.loop != "plain":
         model.config.use_cache = False
     return model.train()
 
 
-def _prepare(model: nn.Module, setup: TrainingSetup, tracker: Any) -> nn.Module:
+def _prepare(model: nn.Module, setup: ResolvedSetup, tracker: Any) -> nn.Module:
     if setup.loop == "onegpu":
         return prepare_own_trainer(model, setup)
     if setup.adapters:
@@ -105,7 +111,7 @@ def _prepare(model: nn.Module, setup: TrainingSetup, tracker: Any) -> nn.Module:
     return model
 
 
-def _on_cpu(setup: TrainingSetup, config: Any, model: nn.Module) -> MemoryBreakdown:
+def _on_cpu(setup: ResolvedSetup, config: Any, model: nn.Module) -> MemoryBreakdown:
     tracker = StorageTracker(
         "cpu",
         vocab_size=config.get_text_config().vocab_size,
@@ -218,7 +224,7 @@ class _Counters:
         return named
 
 
-def _on_cuda(setup: TrainingSetup, config: Any, module: nn.Module | None) -> MemoryBreakdown:
+def _on_cuda(setup: ResolvedSetup, config: Any, module: nn.Module | None) -> MemoryBreakdown:
     counters = _Counters()
     counters.model = model = _real_model(setup, config, module, "cuda")
     counters.model = model = _prepare(model, setup, NoTracker("cuda"))

@@ -13,25 +13,26 @@ from typing import Any
 import torch
 from torch import nn
 
-from onegpu.gpu_memory.training_setup import DTYPES, TrainingSetup
+from onegpu.gpu_memory.training_setup import DTYPES, ResolvedSetup
 
 
-def meta_model(setup: TrainingSetup, config: Any) -> nn.Module:
+def meta_model(setup: ResolvedSetup, config: Any) -> nn.Module:
     """Build the model of a setup on the meta device: bare, in its dtype, in training mode."""
     from transformers import AutoModelForCausalLM
 
-    attention = {"flash_attention_2": "sdpa"}.get(setup.attention, setup.attention)
-    options = {} if attention is None else {"attn_implementation": attention}
+    options = (
+        {"attn_implementation": "eager" if setup.attention == "eager" else "sdpa"} if setup.attention else {}
+    )
     with torch.device("meta"), quiet_warnings():
         model = AutoModelForCausalLM.from_config(
             config, dtype=setup.torch_dtype, trust_remote_code=False, **options
         )
-    if setup.loop == "trainer":
+    if setup.loop != "plain":
         model.config.use_cache = False  # TrainingArguments(use_cache=False) is the default
     return model.train()
 
 
-def load_weights(model: nn.Module, tracker: Any, *, quantize: bool, setup: TrainingSetup) -> None:
+def load_weights(model: nn.Module, tracker: Any, *, quantize: bool, setup: ResolvedSetup) -> None:
     """Let every weight and buffer appear in the trace, as ``from_pretrained`` would put them on a card."""
     if not setup.gpu.is_cpu:
         # transformers first takes the whole size at once and gives it back, to have one large segment.
@@ -76,7 +77,7 @@ def is_quantizable(model: nn.Module, module: nn.Module) -> bool:
     return isinstance(module, (nn.Linear, Conv1D)) and module is not model.get_output_embeddings()
 
 
-def quantize_linears(model: nn.Module, setup: TrainingSetup) -> None:
+def quantize_linears(model: nn.Module, setup: ResolvedSetup) -> None:
     """Replace the linear layers of a real model by bitsandbytes' 4-bit ones, in place."""
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
@@ -86,7 +87,7 @@ def quantize_linears(model: nn.Module, setup: TrainingSetup) -> None:
     model.quantization_method = "bitsandbytes"
 
 
-def quantized_linear(linear: nn.Module, setup: TrainingSetup) -> nn.Module:
+def quantized_linear(linear: nn.Module, setup: ResolvedSetup) -> nn.Module:
     """Return bitsandbytes' 4-bit layer for a linear one, its packed weight and scales made by bitsandbytes itself."""
     import bitsandbytes as bnb
 
@@ -100,7 +101,7 @@ def quantized_linear(linear: nn.Module, setup: TrainingSetup) -> nn.Module:
     )
     del whole
     layer = bnb.nn.Linear4bit(
-        columns, rows, bias=False, compute_dtype=setup.torch_dtype,
+        columns, rows, bias=False, compute_dtype=setup.compute_dtype,
         compress_statistics=setup.double_quantization, quant_type="nf4", device="meta",
     )  # fmt: skip
     layer.support_avx512bf16_for_cpu = False  # its repacked weights have no backward pass
@@ -130,7 +131,7 @@ def shared_tables() -> list[torch.Tensor]:
     return list(functional.name2qmap.values())
 
 
-def attach_lora(model: nn.Module, tracker: Any, setup: TrainingSetup) -> nn.Module:
+def attach_lora(model: nn.Module, tracker: Any, setup: ResolvedSetup) -> nn.Module:
     """Put peft's adapters on the model, as ``get_peft_model`` does, and prepare it for training."""
     from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training
 
@@ -140,7 +141,7 @@ def attach_lora(model: nn.Module, tracker: Any, setup: TrainingSetup) -> nn.Modu
         for parameter in model.parameters():
             if before[id(parameter)]:
                 tracker.see(parameter, "weights")
-    targets = setup.lora_target_modules
+    targets = setup.target_modules
     config = LoraConfig(
         r=setup.lora_r, lora_alpha=setup.lora_alpha, lora_dropout=setup.lora_dropout, task_type="CAUSAL_LM",
         target_modules=list(targets) if isinstance(targets, tuple) else targets,

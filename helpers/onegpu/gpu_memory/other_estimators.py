@@ -46,13 +46,14 @@ def other_estimates(model: Any = None, /, **settings: Any) -> list[OtherEstimate
 
     Examples
     --------
-    >>> for estimate in other_estimates("polyglot-ko-1.3b", batch_size=4, sequence_length=256, dtype="fp16"):
+    >>> asked = {"method": "full", "loop": "plain", "per_device_train_batch_size": 4, "max_length": 256, "dtype": "fp16"}
+    >>> for estimate in other_estimates("polyglot-ko-1.3b", **asked):
     ...     print(estimate.name, format_bytes(estimate.bytes, "GiB"))
     accelerate estimate-memory 9.46 GiB
     HF train_memory formula 12.16 GiB
     EleutherAI cookbook 24.39 GiB
     """
-    setup = make_setup(model, **settings)
+    setup = make_setup(model, **settings).resolved
     if setup.adapters:
         raise ValueError(
             f"method={setup.method!r}: none of these estimators knows frozen or 4-bit weights, use 'full'"
@@ -98,7 +99,7 @@ def _train_memory(setup: Any, parameters: int) -> OtherEstimate:
 
 def _cookbook(setup: Any, config: Any, parameters: int) -> OtherEstimate:
     text = config.get_text_config()
-    s, b, h = setup.sequence_length, setup.batch_size, text.hidden_size
+    s, b, h = setup.max_length, setup.batch_size, text.hidden_size
     layer = 34 * s * b * h + 5 * text.num_attention_heads * s * s * b
     return OtherEstimate(
         "EleutherAI cookbook",

@@ -23,8 +23,9 @@ from onegpu.gpu_memory.breakdown import MemoryBreakdown
 from onegpu.gpu_memory.cuda_kernels import CUDA_SCRATCH, META_RULES, CudaChoices
 from onegpu.gpu_memory.replay import replay, settle_categories
 from onegpu.gpu_memory.tracking import StorageTracker, Trace
-from onegpu.gpu_memory.training_setup import DTYPES, TrainingSetup, make_setup
+from onegpu.gpu_memory.training_setup import DTYPES, ResolvedSetup, make_setup
 from onegpu.gpu_memory.training_step import (
+    CACHE_NAMES,
     enable_checkpointing,
     make_optimizer,
     prepare_own_trainer,
@@ -36,9 +37,8 @@ _LIBRARIES = ("torch", "transformers", "peft", "bitsandbytes", "accelerate")
 
 
 def simulated(
-    model: Any = None,
+    model: Any,
     /,
-    setup: TrainingSetup | None = None,
     *,
     build: Callable | None = None,
     batch_of: Callable | None = None,
@@ -50,7 +50,7 @@ def simulated(
     Parameters
     ----------
     model, settings
-        As `TrainingSetup`; or a ready setup.
+        As `TrainingSetup`; or a setup.
     build
         Makes the model in place of the causal language model that belongs to the configuration, from (setup, config):
         a model with a `loss` in its output, on the meta device. For models that aren't language models.
@@ -73,15 +73,15 @@ def simulated(
 
     Examples
     --------
-    >>> full = simulated("smollm2-135m", batch_size=2, sequence_length=64, dtype="fp32", gpu="T4")
+    >>> full = simulated("smollm2-135m", method="full", loop="plain", max_length=64, dtype="fp32", gpu="T4")
     >>> full["loaded"].by_category["weights"], full["after_step"].by_category["gradients"]
     (538060032, 538060032)
     >>> full.peak.where.split(", ")[-1]
     "at square roots of AdamW's second moments"
     """
-    setup = make_setup(model, setup, **settings)
+    setup = make_setup(model, **settings).resolved
     trace = trace_step(setup, build=build, batch_of=batch_of, as_in_2022=as_in_2022)
-    replayed = replay(trace, exact=setup.gpu.is_cpu, second_step=not as_in_2022)
+    replayed = replay(trace, exact=setup.gpu.is_cpu, second_step=setup.trains and not as_in_2022)
     return MemoryBreakdown(
         "simulated", setup, tuple(replayed.moments), replayed.peak, library_versions(), replayed.timeline,
         notes=notes(setup), reserved_bytes=replayed.reserved_bytes,
@@ -89,7 +89,7 @@ def simulated(
 
 
 def trace_step(
-    setup: TrainingSetup,
+    setup: ResolvedSetup,
     *,
     build: Callable | None = None,
     batch_of: Callable | None = None,
@@ -109,7 +109,7 @@ def trace_step(
 
 
 class _Simulation:
-    def __init__(self, setup: TrainingSetup, config: Any, model: nn.Module, batch_of: Any, as_in_2022: bool):
+    def __init__(self, setup: ResolvedSetup, config: Any, model: nn.Module, batch_of: Any, as_in_2022: bool):
         self.setup, self.config, self.model, self.batch_of = setup, config, model, batch_of
         gpu = setup.gpu
         self.tracker = StorageTracker(
@@ -122,7 +122,7 @@ class _Simulation:
         self.tracker.supervised_tokens = setup.supervised_tokens
         self.choices = CudaChoices(
             gpu,
-            flash=setup.attention == "flash_attention_2",
+            attention=setup.attention,
             fused_dropout=not as_in_2022,
             on_copy=self._copied,
         )
@@ -135,7 +135,7 @@ class _Simulation:
             tracker.trace.begin("load")
             meta_model.load_weights(self.model, tracker, quantize=setup.method == "qlora", setup=setup)
             self._prepare()
-            optimizer = make_optimizer(self.model, setup)
+            optimizer = make_optimizer(self.model, setup) if setup.trains else None
             for step in range(3 if self.as_in_2022 else 1):
                 if step:
                     self.held = None
@@ -144,7 +144,7 @@ class _Simulation:
                     self.model, optimizer, setup, self.config, device="meta", autocast=self.autocast,
                     phase=self.phase, batch_of=self.batch_of, most_micro_batches=2,  # all later ones are like the second
                 )  # fmt: skip
-            for state in optimizers.states(optimizer):
+            for state in optimizers.states(optimizer) if optimizer else ():
                 if state.device.type == "meta" and tracker.is_known(state):
                     tracker.see(state, "optimizer_state")
             self._note_cache()
@@ -163,6 +163,10 @@ class _Simulation:
                 self.model = meta_model.attach_lora(self.model, self.tracker, setup)
             if setup.gradient_checkpointing:
                 enable_checkpointing(self.model)
+                if setup.loop == "trl" and setup.adapters:
+                    self.model.enable_input_require_grads()
+        if not setup.trains:
+            self.model.eval()
         if setup.gradient_checkpointing:
             watch_checkpointing(self.model, self._watch)
 
@@ -237,9 +241,8 @@ class _Simulation:
 
 def cache_tensors(outputs: Any) -> list[torch.Tensor]:
     """Keys and values that a model's outputs hold, in whatever kind of cache."""
-    names = ("cache", "past_key_values")  # the name since transformers 5.2x, and the one before
     held = {} if outputs is None else dict(outputs.items())
-    cache = next((held[name] for name in names if name in held), None)
+    cache = next((held[name] for name in CACHE_NAMES if name in held), None)
     if cache is None:
         return []
     if isinstance(cache, (tuple, list)):
@@ -258,11 +261,11 @@ def library_versions() -> dict[str, str]:
     return {name: found[name].partition("+")[0] for name in _LIBRARIES if name in found}
 
 
-def notes(setup: TrainingSetup) -> tuple[str, ...]:
+def notes(setup: ResolvedSetup) -> tuple[str, ...]:
     """What a prediction for this setup assumes or leaves out."""
     found = []
     gpu = setup.gpu
-    if setup.optimizer.startswith("paged"):
+    if setup.optim.startswith("paged"):
         found.append("paged optimizer states live in unified memory, which torch doesn't count")
     if not gpu.is_cpu and "bf16" in (setup.dtype, setup.mixed_precision) and gpu.compute_capability < (8, 0):
         found.append(f"the {gpu.name} has no bf16 arithmetic: it is emulated, slowly")

@@ -15,28 +15,33 @@ from typing import Any
 import torch
 from torch import nn
 
-from onegpu.gpu_memory.training_setup import TrainingSetup
+from onegpu.gpu_memory.training_setup import ResolvedSetup
+from onegpu.gpu_memory.trl_head import fused_head_loss
 from onegpu.packed_training.loss import supervised_loss
 
 Phase = Callable[[str], None]
+CACHE_NAMES = ("cache", "past_key_values")  # the name since transformers 5.2x, and the one before
 
 
-def make_batch(setup: TrainingSetup, config: Any, device: torch.device | str) -> dict[str, Any]:
+def make_batch(setup: ResolvedSetup, config: Any, device: torch.device | str) -> dict[str, Any]:
     """Make the inputs of a micro-batch: ids and labels, and for our own trainer positions and lengths."""
     vocabulary = config.get_text_config().vocab_size
-    if setup.loop != "onegpu":
-        shape = (setup.batch_size, setup.sequence_length)
-        return {"input_ids": _ids(shape, vocabulary, device), "labels": _ids(shape, vocabulary, device)}
+    if setup.loop != "onegpu" or setup.task != "sft":
+        shape = (setup.batch_size, setup.max_length)
+        batch = {"input_ids": _ids(shape, vocabulary, device), "labels": _ids(shape, vocabulary, device)}
+        if setup.loop in ("trl", "trainer"):
+            batch["attention_mask"] = torch.ones(shape, dtype=torch.int64, device=device)
+        return batch
     shape = (1, setup.tokens)
     labels = _ids(shape, vocabulary, device)
     if labels.device.type != "meta":
         labels[:, : setup.tokens - setup.supervised_tokens] = -100
-    positions = torch.arange(setup.sequence_length, device=device).repeat(1, setup.batch_size)
+    positions = torch.arange(setup.max_length, device=device).repeat(1, setup.batch_size)
     return {
         "input_ids": _ids(shape, vocabulary, device),
         "position_ids": positions,
         "labels": labels,
-        "seq_lens": (setup.sequence_length,) * setup.batch_size,
+        "seq_lens": (setup.max_length,) * setup.batch_size,
     }
 
 
@@ -50,7 +55,7 @@ def _ids(shape: tuple[int, int], vocabulary: int, device: torch.device | str) ->
 def run_step(
     model: nn.Module,
     optimizer: Any,
-    setup: TrainingSetup,
+    setup: ResolvedSetup,
     config: Any,
     *,
     device: Any,
@@ -77,12 +82,17 @@ def run_step(
         Run at most so many of them.
     """
     outputs = loss = batch = None
+    if not setup.trains:
+        phase("forward")
+        batch = (batch_of or make_batch)(setup, config, device)
+        with torch.no_grad(), autocast():
+            return _infer(model, setup, batch), loss, batch
     forward = partial(_forward, model, setup, autocast)
     micro_batches = setup.gradient_accumulation_steps
     for _ in range(min(micro_batches, most_micro_batches or micro_batches)):
         phase("forward")
         batch = (batch_of or make_batch)(setup, config, device)
-        if setup.loop == "plain":
+        if setup.loop == "plain" and setup.task == "sft":
             outputs = forward(batch)
             loss = outputs.loss / setup.gradient_accumulation_steps
         else:
@@ -109,10 +119,14 @@ def _clip_gradients(gradients: list[torch.Tensor], max_norm: float = 1.0) -> Non
     torch._foreach_mul_(gradients, torch.clamp(max_norm / (total + 1e-6), max=1.0))
 
 
-def _forward(model: nn.Module, setup: TrainingSetup, autocast: Any, batch: dict[str, Any]) -> Any:
+def _forward(model: nn.Module, setup: ResolvedSetup, autocast: Any, batch: dict[str, Any]) -> Any:
     with autocast():
+        if setup.task == "dpo":
+            return _preference_loss(model, batch)
         if setup.loop == "onegpu":
             return supervised_loss(model, batch)
+        if setup.loop == "trl":
+            return fused_head_loss(model, batch)
         outputs = model(**batch)
     if setup.loop == "trainer" and setup.mixed_precision:
         from accelerate.utils.operations import convert_to_fp32
@@ -121,14 +135,52 @@ def _forward(model: nn.Module, setup: TrainingSetup, autocast: Any, batch: dict[
     return outputs
 
 
-def _compute_loss(forward: Any, batch: dict[str, Any], setup: TrainingSetup) -> torch.Tensor:
-    if setup.loop == "onegpu":
-        loss, count = forward(batch)
-        return loss / count / setup.gradient_accumulation_steps
-    return forward(batch)["loss"] / setup.gradient_accumulation_steps
+def _compute_loss(forward: Any, batch: dict[str, Any], setup: ResolvedSetup) -> torch.Tensor:
+    found = forward(batch)
+    if setup.task == "dpo":
+        loss = found
+    elif setup.loop in ("onegpu", "trl"):
+        loss = found[0] / found[1]
+    else:
+        loss = found["loss"]
+    return loss / setup.gradient_accumulation_steps
 
 
-def prepare_own_trainer(model: nn.Module, setup: TrainingSetup) -> nn.Module:
+def _infer(model: nn.Module, setup: ResolvedSetup, batch: dict[str, Any]) -> Any:
+    """An evaluation's forward pass; or generation: the prompt, and one more token on top of its KV cache."""
+    if setup.task == "evaluate":
+        return model(**batch, use_cache=False)
+    ids = batch["input_ids"]
+    prompt, last = (ids[:, :-1], ids[:, -1:]) if ids.shape[1] > 1 else (ids, ids)
+    outputs = model(input_ids=prompt, use_cache=True, logits_to_keep=1)
+    name = next(name for name in CACHE_NAMES if name in outputs)
+    cache = {name: outputs[name]}
+    del outputs
+    return model(input_ids=last, **cache, use_cache=True, logits_to_keep=1)
+
+
+def _preference_loss(model: nn.Module, batch: dict[str, Any]) -> torch.Tensor:
+    """DPO (arXiv 2305.18290, eq. 7): one pass over chosen and rejected rows, one of the reference without gradients.
+
+    The reference is the model with its adapters off.
+    """
+    inputs = {name: value for name, value in batch.items() if name != "labels"}
+    policy = _row_logprobs(model(**inputs, use_cache=False).logits, batch["labels"])
+    with torch.no_grad(), model.disable_adapter():
+        reference = _row_logprobs(model(**inputs, use_cache=False).logits, batch["labels"])
+    chosen, rejected = (policy - reference).chunk(2)
+    return -nn.functional.logsigmoid(0.1 * (chosen - rejected)).mean()
+
+
+def _row_logprobs(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    scores = logits[:, :-1].float().log_softmax(-1)
+    targets = labels[:, 1:]
+    return (
+        scores.gather(-1, targets.clamp(min=0)[..., None])[..., 0].masked_fill(targets == -100, 0.0).sum(-1)
+    )
+
+
+def prepare_own_trainer(model: nn.Module, setup: ResolvedSetup) -> nn.Module:
     """Do to a loaded model what our own trainer does: packed attention, adapters, checkpointing, fused LoRA."""
     # They load transformers' modeling and peft, which the formulas do without.
     from onegpu.gpu_memory.meta_model import quiet_warnings
@@ -140,7 +192,7 @@ def prepare_own_trainer(model: nn.Module, setup: TrainingSetup) -> nn.Module:
         if setup.gradient_checkpointing:
             _enable_checkpointing(model)
         return model
-    targets = setup.lora_target_modules
+    targets = setup.target_modules
     if targets is None:
         from peft.utils.constants import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING as defaults
 
@@ -186,7 +238,7 @@ def _enable_checkpointing(model: nn.Module) -> None:
     model.config.use_cache = False
 
 
-def make_optimizer(model: nn.Module, setup: TrainingSetup) -> Any:
+def make_optimizer(model: nn.Module, setup: ResolvedSetup) -> Any:
     """Make the optimizer of a setup over the trainable parameters.
 
     transformers' Trainer lets 8-bit optimizers keep the state of embeddings in fp32.
@@ -195,9 +247,7 @@ def make_optimizer(model: nn.Module, setup: TrainingSetup) -> Any:
 
     embeddings = [m.weight for m in model.modules() if isinstance(m, nn.Embedding)]
     in_fp32 = [] if setup.loop == "plain" else embeddings
-    return optimizers.make(
-        setup.optimizer, [p for p in model.parameters() if p.requires_grad], in_fp32=in_fp32
-    )
+    return optimizers.make(setup.optim, [p for p in model.parameters() if p.requires_grad], in_fp32=in_fp32)
 
 
 @contextlib.contextmanager

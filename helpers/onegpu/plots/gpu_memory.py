@@ -105,7 +105,7 @@ def timeline(breakdown: MemoryBreakdown, *, title: str | None = None, cards: Seq
     Examples
     --------
     >>> from onegpu.gpu_memory import simulated
-    >>> made = timeline(simulated("smollm2-135m", sequence_length=32))
+    >>> made = timeline(simulated("smollm2-135m", max_length=32))
     >>> made.axes[0].get_xlabel(), made.axes[0].get_ylabel()
     ('allocations and releases', 'GiB')
     """
@@ -158,7 +158,7 @@ def growth(breakdowns: Mapping[int, MemoryBreakdown], *, moment: str = "after_st
     Examples
     --------
     >>> from onegpu.gpu_memory import closed_form
-    >>> runs = {n: closed_form("smollm2-135m", batch_size=n, sequence_length=64) for n in (4, 8)}
+    >>> runs = {n: closed_form("smollm2-135m", per_device_train_batch_size=n, max_length=64) for n in (4, 8)}
     >>> growth(runs).axes[0].get_title(loc="left")
     'What grows with the batch, over batch 4'
     """

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
 
 from onegpu.dtype_sizing import format_bytes
 from onegpu.gpu_memory.breakdown import CATEGORIES, MemoryBreakdown
+from onegpu.gpu_memory.fits import Fit, cheaper, judge
 from onegpu.gpu_memory.simulated import simulated
 from onegpu.gpu_memory.training_setup import TrainingSetup
 from onegpu.qlora_finetune.config import FinetuneConfig
@@ -24,19 +25,6 @@ from onegpu.runtime.gpus import Gpu, find_gpu, this_gpu
 
 class OutOfMemory(RuntimeError):
     """A fine-tune needed more memory than there is; the message says how much, what for, and what would fit."""
-
-
-@dataclass(frozen=True)
-class Fit:
-    """Changes to a configuration with which it fits, what they cost, and the predicted memory."""
-
-    changes: dict[str, Any]
-    cost: str
-    predicted: MemoryBreakdown
-
-    def __str__(self) -> str:
-        changes = ", ".join(f"{name}={value!r}" for name, value in self.changes.items())
-        return f"{changes}: {format_bytes(_needed_bytes(self.predicted))} ({self.cost})"
 
 
 def memory_setup(
@@ -62,7 +50,7 @@ def memory_setup(
     Raises
     ------
     ValueError
-        For LLM.int8, which isn't simulated, and for settings that can't be trained.
+        For settings that can't be trained.
 
     Examples
     --------
@@ -70,39 +58,23 @@ def memory_setup(
     qwen2.5-1.5b, qlora, 1 x 1024 tokens, fp16, fp16 autocast, adamw_torch, r=16, gradient checkpointing, logits of 341 supervised tokens, our trainer, on T4
     """
     card = this_gpu() if gpu is None else find_gpu(gpu)
-    if config.quantization == "int8":
-        raise ValueError("the memory of quantization='int8' isn't predicted: expected 'nf4' or None")
-    checkpointing = config.gradient_checkpointing
-    optimizer = "adamw_single" if config.optim == "adamw_torch" and card.is_cpu else config.optim
-    return TrainingSetup(
-        config.model if model is None else model,
-        method="qlora" if config.quantization else "lora",
-        batch_size=config.per_device_train_batch_size,
-        sequence_length=config.max_length,
-        dtype=None if card.is_cpu else config.precision,
-        optimizer=optimizer,
-        gradient_checkpointing=not card.is_cpu if checkpointing is None else checkpointing,
-        gradient_accumulation_steps=min(config.gradient_accumulation_steps, 2),
-        lora_r=config.lora_r,
-        lora_alpha=config.lora_alpha,
-        lora_dropout=config.lora_dropout,
-        lora_target_modules=config.target_modules,
-        loop="onegpu",
-        supervised_fraction=supervised_fraction,
-        gpu=card,
-    )
+    same = {f.name: getattr(config, f.name) for f in fields(TrainingSetup) if hasattr(config, f.name)}
+    changed = {
+        "model": config.model if model is None else model,
+        "method": "qlora" if config.quantization else "lora",
+        "precision": None if card.is_cpu else config.precision,
+        "gradient_accumulation_steps": min(
+            config.gradient_accumulation_steps, 2
+        ),  # all later ones are like the second
+        "supervised_fraction": supervised_fraction,
+        "gpu": card,
+    }
+    return TrainingSetup(**same | changed)
 
 
 def predict_memory(config: FinetuneConfig, gpu: str | Gpu | None = None, **setup: Any) -> MemoryBreakdown:
     """Predict the memory of a fine-tune, by simulating two steps of it; arguments as ``memory_setup``'s."""
     return simulated(memory_setup(config, gpu, **setup))
-
-
-def fits(predicted: MemoryBreakdown, budget_bytes: int | None = None) -> bool:
-    """Whether a prediction fits into a number of bytes; by default into its card, with the largest context seen."""
-    if budget_bytes is None:
-        budget_bytes = _budget_bytes(predicted.setup.gpu)
-    return _needed_bytes(predicted) <= budget_bytes
 
 
 def settings_that_fit(
@@ -113,7 +85,7 @@ def settings_that_fit(
     budget_bytes: int | None = None,
     **setup: Any,
 ) -> tuple[Fit, ...]:
-    """Find changes with which a fine-tune fits, those that change no number first.
+    """Find changes of a configuration with which a fine-tune fits, those that change no number first.
 
     Parameters
     ----------
@@ -124,48 +96,43 @@ def settings_that_fit(
     budget_bytes
         What the run may take, context included; by default the card's memory (on the CPU this machine's RAM).
     """
+    card = this_gpu() if gpu is None else find_gpu(gpu)
+    budget = _budget_bytes(card) if budget_bytes is None else budget_bytes
     found = []
-    for changes, cost in _cheaper(config, this_gpu() if gpu is None else find_gpu(gpu)):
+    for changes, cost in _cheaper(config, card):
         if len(found) == count:
             break
         options = {name: value for name, value in setup.items() if name != "model" or "model" not in changes}
-        predicted = predict_memory(replace(config, **changes), gpu, **options)
-        if fits(predicted, budget_bytes):
-            found.append(Fit(changes, cost, predicted))
+        try:
+            predicted = predict_memory(replace(config, **changes), card, **options)
+        except ValueError:
+            continue  # an impossible change is none
+        fit = judge(predicted, budget, changes=changes, cost=cost)
+        if fit:
+            found.append(fit)
     return tuple(found)
 
 
-_TIME = "the same numbers, a step takes about a third longer"
-_SAME = "the same numbers"
-
-
 def _cheaper(config: FinetuneConfig, gpu: Gpu) -> Iterator[tuple[dict[str, Any], str]]:
-    """Yield changes that need less memory, from the ones that cost least."""
-    recompute = {}
-    on = config.gradient_checkpointing
-    if on is False or (on is None and gpu.is_cpu):
-        recompute = {"gradient_checkpointing": True}
-        yield recompute, _TIME
-    batch, accumulate = config.per_device_train_batch_size, config.gradient_accumulation_steps
-    smaller = {}
-    while batch > 1:
-        batch, accumulate = (batch // 2, accumulate * 2) if batch % 2 == 0 else (1, accumulate * batch)
-        smaller = {"per_device_train_batch_size": batch, "gradient_accumulation_steps": accumulate}
-        yield smaller, _SAME
-    if recompute and smaller:
-        yield recompute | smaller, _TIME
-    kept = recompute | smaller
-    if config.optim == "adamw_torch":
-        kept = kept | {"optim": "adamw_8bit"}
-        yield kept, "optimizer states in 8 bits"
-    if config.quantization is None:
-        kept = kept | {"quantization": "nf4"}
-        yield kept, "the frozen weights lose some precision"
-    for length in (config.max_length // 2, config.max_length // 4):
-        if length >= 128:
-            yield kept | {"max_length": length}, "rows longer than that are left out"
+    """Yield changes that need less memory, from the ones that cost least; the last are smaller models."""
+    same: dict[str, Any] = {}
+    for changes, cost in cheaper(memory_setup(config, gpu, model=config.model).resolved):
+        if "method" in changes:  # a configuration says it by what the base is quantized to
+            changes = {name: value for name, value in changes.items() if name != "method"} | {
+                "quantization": "nf4"
+            }
+        if "gradient_accumulation_steps" in changes:
+            batch = config.per_device_train_batch_size * config.gradient_accumulation_steps
+            changes["gradient_accumulation_steps"] = batch // changes["per_device_train_batch_size"]
+        if set(changes) <= {
+            "gradient_checkpointing",
+            "per_device_train_batch_size",
+            "gradient_accumulation_steps",
+        }:
+            same = same | changes
+        yield changes, cost
     for name in _smaller_models(config.model):
-        yield recompute | smaller | {"model": name}, "a smaller model"
+        yield same | {"model": name}, "a smaller model"
 
 
 def _smaller_models(name: str) -> list[str]:
@@ -221,14 +188,14 @@ def explain_out_of_memory(
     budget = _budget_bytes(card) if budget_bytes is None else budget_bytes
     where = "this machine" if card.is_cpu else f"the {card.name}"
     lines.append(
-        f"predicted for these settings: {format_bytes(_needed_bytes(predicted))} of the {format_bytes(budget)} of {where}, "
+        f"predicted for these settings: {format_bytes(judge(predicted, budget).needed_bytes[1])} of the {format_bytes(budget)} of {where}, "
         f"at the peak in {predicted.peak.where}:"
     )
     parts = {"cuda_context": card.context_bytes[1], **predicted.peak.by_category}
     for category, size in sorted(parts.items(), key=lambda item: -item[1])[:6]:
         if size:
             lines.append(f"  {format_bytes(size):>10}  {CATEGORIES.get(category, 'CUDA context')}")
-    if fits(predicted, budget_bytes):
+    if judge(predicted, budget):
         lines.append(
             "by this it should fit: see whether another program (or another notebook) holds memory (nvidia-smi)"
         )
@@ -236,11 +203,6 @@ def explain_out_of_memory(
     lines.append("what would fit:" if found else "no setting that was tried would fit: take a smaller model")
     lines += [f"  {fit}" for fit in found]
     return "\n".join(lines)
-
-
-def _needed_bytes(predicted: MemoryBreakdown) -> int:
-    """What the card must hold: reserved memory (or the peak) and the largest context seen."""
-    return predicted.device_bytes[1]
 
 
 def _budget_bytes(gpu: Gpu) -> int:

@@ -51,8 +51,8 @@ def memory_picture(
     """
     by_card = {
         card: _predict(
-            model=model, method=method, batch_size=batch_size, sequence_length=length, optimizer=optimizer,
-            gradient_checkpointing=checkpointing, logits="supervised" if supervised else "all", gpu=card,
+            model=model, method=method, per_device_train_batch_size=batch_size, max_length=length, optim=optimizer,
+            gradient_checkpointing=checkpointing, loop="onegpu" if supervised else "plain", gpu=card,
         )
         for card in COURSE_CARDS
     }  # fmt: skip
@@ -69,13 +69,16 @@ def memory_picture(
     )
     where = f"the peak is {format_bytes(found.peak_bytes, 'GiB')}, in {found.peak.where}"
     if card is None:
-        return drawn, f"It fits on none of these cards: on the largest {where}."
+        return drawn, f"By formula it fits on none of these cards: on the largest {where}."
     share = f"{100 * found.peak_bytes / total:.0f} % of it"
-    return drawn, f"The smallest card it fits on is the {card}; there {where}, {share}."
+    return (
+        drawn,
+        f"By formula, an estimate, the smallest card it fits on is the {card}; there {where}, {share}.",
+    )
 
 
 def explorer() -> None:
-    """Show the explorer. Each card is asked for itself: kernels and dtypes differ."""
+    """Show the explorer, which judges by formula. Each card is asked for itself: kernels and dtypes differ."""
     explore(
         memory_picture,
         model=choice("model", MODELS, "llama-2-7b"),

@@ -26,6 +26,7 @@ FLOORS = (
     ("token_counting",),
     ("qlora_finetune",),
     ("ray_scale_out",),
+    ("chat",),
     ("exercises",),
     ("plots",),
     ("widgets",),

@@ -27,6 +27,7 @@ FLOORS = (
     ("qlora_finetune",),
     ("ray_scale_out",),
     ("chat",),
+    ("export",),
     ("exercises",),
     ("plots",),
     ("widgets",),

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from onegpu.chat.speakers import Messages, Reply, Sampling, Write
 
 INSTALL = "install it with `pip install 'onegpu[export]'` (in a checkout: `pip install -c constraints.txt -e \".[export]\"`)"
@@ -41,6 +43,11 @@ class Engine:
         params.n_parallel = 1
         params.warmup = False
         params.verbosity = -1
+        # Its threads spin while they wait for each other. Where another process holds a core they spin in vain (30 times
+        # the processor time, on two cores), so one core stays free.
+        for pool in (params.cpuparams, params.cpuparams_batch):
+            pool.n_threads = max(1, (psutil.cpu_count(logical=False) or 2) - 1)
+            pool.poll = 0
         if adapter is not None:
             params.lora_adapters = [xllamacpp.CommonAdapterLoraInfo(str(adapter), 1.0)]
         try:

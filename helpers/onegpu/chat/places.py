@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from onegpu import models
-from onegpu.qlora_finetune.run import _last_checkpoint as last_checkpoint
-
-CONFIG_FILE = "finetune_config.json"
+from onegpu.qlora_finetune.config import CONFIG_FILE
+from onegpu.qlora_finetune.folders import last_checkpoint
 
 
 @dataclass(frozen=True)
@@ -109,7 +108,7 @@ def run_system_prompt(place: Place) -> str | None:
     if not config:
         return None
     from onegpu.qlora_finetune import FinetuneConfig
-    from onegpu.qlora_finetune.run import read_examples
+    from onegpu.qlora_finetune.rows import read_examples
     from onegpu.sft_datasets import to_example
 
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -186,7 +187,9 @@ def load_with_adapter(
         ) from error
     runtime.quiet()
     try:
-        model = PeftModel.from_pretrained(loaded.model, str(place.path)).eval()
+        with warnings.catch_warnings():  # peft 0.21 asks for a property that transformers 5.24 has renamed
+            warnings.filterwarnings("ignore", message="`is_gradient_checkpointing` is deprecated")
+            model = PeftModel.from_pretrained(loaded.model, str(place.path)).eval()
     except RuntimeError as error:
         if "size mismatch" not in str(error):
             raise

@@ -234,9 +234,9 @@ def test_what_cannot_be_talked_to_is_one_sentence(monkeypatch, capsys, tiny_run,
     tokenizer.chat_template = None
     tokenizer.save_pretrained(tmp_path / "plain")
     shutil.copytree(tiny_run / "adapter", tmp_path / "lost")
-    adapter = json.loads((tmp_path / "lost" / "adapter_config.json").read_text())
-    adapter["base_model_name_or_path"] = str(tmp_path / "gone")
-    (tmp_path / "lost" / "adapter_config.json").write_text(json.dumps(adapter))
+    for name, key in (("adapter_config.json", "base_model_name_or_path"), ("base_model.json", "model")):
+        config = json.loads((tmp_path / "lost" / name).read_text())
+        (tmp_path / "lost" / name).write_text(json.dumps(config | {key: str(tmp_path / "gone")}))
     places = {
         "run": tiny_run, "model": tiny_run.parent / "model", "other": tmp_path / "other", "lost": tmp_path / "lost",
         "plain": tmp_path / "plain",

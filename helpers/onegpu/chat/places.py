@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from onegpu import models
+from onegpu.qlora_finetune.bases import read_base
 from onegpu.qlora_finetune.config import CONFIG_FILE
 from onegpu.qlora_finetune.folders import last_checkpoint
 
@@ -83,20 +84,22 @@ def find_place(name: str | Path) -> Place:
 
 
 def base_of(place: Place) -> tuple[str, str | None]:
-    """Return the base model of an adapter, and how it was quantized in training.
+    """Return the base model of an adapter, and how it was quantized in training (None where nobody wrote it down).
 
     Raises
     ------
     ValueError
         If the adapter names no base.
     """
-    config = place.run_config
+    base = read_base(Path(place.path))
+    if base is not None and base.quantization != "unknown":
+        return base.model, base.quantization
+    config = place.run_config  # a checkpoint says it in its run
     if config:
         return config["model"], config["quantization"]
-    base = read_json(Path(place.path) / "adapter_config.json").get("base_model_name_or_path")
-    if not base:
+    if base is None:
         raise ValueError(f"{place.path} doesn't say what its base model is: give it with --base")
-    return base, None
+    return base.model, None
 
 
 def run_system_prompt(place: Place) -> str | None:

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from onegpu import models, runtime
 from onegpu.chat.places import Place, base_of, find_place
+from onegpu.qlora_finetune.bases import read_base
 
 Messages = Sequence[dict[str, str]]
 Write = Callable[[str], Any]
@@ -86,7 +87,7 @@ class TransformersSpeaker:
         """Answer a conversation that ends with a user turn, handing on text as it comes."""
         import torch
 
-        from onegpu.qlora_finetune.evaluation import _end_tokens
+        from onegpu.qlora_finetune.evaluation import end_tokens
 
         ids = self.prompt_ids(messages)
         room = getattr(self.model.config, "max_position_embeddings", None) or 2**31
@@ -94,7 +95,7 @@ class TransformersSpeaker:
             raise ValueError(
                 f"the conversation has {len(ids):,} tokens and {self.name} reads {room:,}: start a new one"
             )
-        end = _end_tokens(self.model, self.tokenizer)
+        end = end_tokens(self.model, self.tokenizer)
         if sampling.temperature:
             chosen = {
                 "do_sample": True,
@@ -171,9 +172,16 @@ def load_with_adapter(
         If the base can't be had here or has other shapes than the adapter.
     """
     from peft import PeftModel
-    from transformers import AutoTokenizer
+    from transformers import AutoTokenizer, GenerationConfig
 
-    named, trained = base_of(place) if base is None else (base, base_of(place)[1])
+    if base is None:
+        named, trained = base_of(place)
+    else:
+        recorded = read_base(Path(place.path))
+        named, trained = (
+            base,
+            None if recorded is None or recorded.quantization == "unknown" else recorded.quantization,
+        )
     how = trained if quantization == "as trained" else quantization
     try:
         loaded = models.load(named, quantization=how, dtype=dtype)
@@ -199,4 +207,8 @@ def load_with_adapter(
     tokenizer = loaded.tokenizer
     if (Path(place.path) / "tokenizer_config.json").is_file():
         tokenizer = AutoTokenizer.from_pretrained(place.path, local_files_only=True)
+    if (
+        Path(place.path) / "generation_config.json"
+    ).is_file():  # the ids that end an answer, as they were trained
+        model.generation_config = GenerationConfig.from_pretrained(place.path, local_files_only=True)
     return replace(loaded, model=model, tokenizer=tokenizer)

@@ -11,7 +11,7 @@ import torch
 
 from onegpu.chat.llama_cpp import Engine
 from onegpu.chat.speakers import Reply, Sampling, TransformersSpeaker
-from onegpu.qlora_finetune.evaluation import _end_tokens
+from onegpu.qlora_finetune.evaluation import end_tokens
 
 EXACT = {"f32": 0.01, "f16": 0.01, "bf16": 0.1, "q8_0": 0.1}
 """Nats per token by which a type's log-probabilities may differ on average from the merged model's.
@@ -156,7 +156,7 @@ def compare_answers(
 @torch.no_grad()
 def _gap(speaker: TransformersSpeaker, chat: Any, here: str, there: str) -> float:
     """How much likelier (nats) the model finds the first token in which its answer differs from the other."""
-    end = _end_tokens(speaker.model, speaker.tokenizer)[:1]
+    end = end_tokens(speaker.model, speaker.tokenizer)[:1]
     a, b = (speaker.tokenizer(text, add_special_tokens=False)["input_ids"] + end for text in (here, there))
     same = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), None)
     if same is None:  # one is the beginning of the other, cut by the limit of tokens

@@ -20,7 +20,8 @@ from onegpu.export.checks import EXACT, Agreement, Answers, compare_answers, com
 from onegpu.export.hub import check_login, push
 from onegpu.export.modelfile import find_turns, modelfile
 from onegpu.qlora_finetune import FinetuneConfig, merge_adapter, triage_example
-from onegpu.qlora_finetune.evaluation import _end_tokens
+from onegpu.qlora_finetune.bases import read_base
+from onegpu.qlora_finetune.evaluation import end_tokens
 from onegpu.qlora_finetune.rows import read_examples
 from onegpu.sft_datasets import to_example, tokenize_rows
 
@@ -63,8 +64,12 @@ class _Job:
         folder = self.work / "merged"
         if not folder.is_dir():
             self.say("merging the adapter into its base")
-            base, quantization = base_of(self.place)
-            merge_adapter(self.place.path, folder, base=self.base or base, quantization=quantization)
+            recorded = read_base(Path(self.place.path))
+            if self.base is None and recorded is not None and recorded.quantization != "unknown":
+                merge_adapter(self.place.path, folder)
+            else:
+                base, quantization = base_of(self.place)
+                merge_adapter(self.place.path, folder, base=self.base or base, quantization=quantization)
         return folder
 
 
@@ -200,6 +205,9 @@ def _write_merged(job: _Job, folder: Path, types: tuple[str, ...], system: str |
         raise ValueError(
             f"the merged model's log-probabilities differ from base and adapter by {gap:.3f} nats on average: not written"
         )
+    card = Path(job.place.path) / "README.md"
+    if card.is_file():
+        (source / "README.md").write_text(merged_card(card.read_text(encoding="utf-8")), encoding="utf-8")
     if folder.exists():
         folder.rmdir()
     source.replace(folder)
@@ -207,6 +215,16 @@ def _write_merged(job: _Job, folder: Path, types: tuple[str, ...], system: str |
         f"{folder}: log-probabilities of {tokens} held-out tokens differ from base and adapter by {gap:.4f} nats on average",
     )
     return Exported((folder,), said)
+
+
+def merged_card(card: str) -> str:
+    """Turn the card of an adapter into that of the model it was merged into."""
+    about, _, rest = card.partition("## Use")
+    about = about.replace("library_name: peft", "library_name: transformers")
+    about = about.replace("base_model_relation: adapter", "base_model_relation: finetune")
+    about = about.replace("A LoRA adapter, made", "A LoRA adapter merged into its base, made")
+    use = "## Use\n\nA 16-bit model for transformers, without peft and bitsandbytes.\n\n"
+    return about + use + rest[rest.index("Versions:") :] if "Versions:" in rest else about + use
 
 
 @torch.no_grad()
@@ -277,9 +295,7 @@ def _write_ollama(job: _Job, folder: Path, types: tuple[str, ...], system: str |
     add_bos = gguf_files.read_back(file).add_bos
     turns = find_turns(reference.tokenizer, add_bos)
     system = run_system_prompt(job.place) if system is None else system
-    stop = [
-        reference.tokenizer.decode([token]) for token in _end_tokens(reference.model, reference.tokenizer)
-    ]
+    stop = [reference.tokenizer.decode([token]) for token in end_tokens(reference.model, reference.tokenizer)]
     path = folder / "Modelfile"
     path.write_text(modelfile(file.name, turns, stop, system or None), encoding="utf-8")
     said = [f"{path}: `ollama create {job.name} -f {path}`, then `ollama run {job.name}`"]

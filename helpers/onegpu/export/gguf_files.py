@@ -209,7 +209,9 @@ def read_back(file: Path) -> GgufSummary:
         parameters += int(tensor.n_elements)
         rows = tensor.data.reshape(-1, tensor.data.shape[-1])
         for start in range(0, len(rows), 4096):
-            values = gguf.dequantize(rows[start : start + 4096], tensor.tensor_type)
+            values = rows[start : start + 4096]
+            if values.dtype == np.uint8:
+                values = gguf.dequantize(values, tensor.tensor_type)
             if not np.isfinite(values).all():
                 raise ValueError(f"{file}: {tensor.name} holds a number that isn't finite")
 

@@ -78,6 +78,10 @@ class TransformersSpeaker:
         """Return the same model with its adapters off: the base that it was trained from."""
         return TransformersSpeaker(self.model, self.tokenizer, "base", adapters=False)
 
+    def voice(self) -> contextlib.AbstractContextManager:
+        """Return the context in which the model speaks as this speaker: with its adapters, or without."""
+        return contextlib.nullcontext() if self.adapters else self.model.disable_adapter()
+
     def prompt_ids(self, messages: Messages) -> list[int]:
         """Render a conversation up to where the answer begins."""
         text = self.tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
@@ -107,8 +111,7 @@ class TransformersSpeaker:
         else:
             chosen = {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
         input_ids = torch.tensor([ids], device=self.model.device)
-        off = contextlib.nullcontext() if self.adapters else self.model.disable_adapter()
-        with torch.no_grad(), off:
+        with torch.no_grad(), self.voice():
             out = self.model.generate(
                 input_ids=input_ids, attention_mask=torch.ones_like(input_ids), eos_token_id=end, pad_token_id=end[0],
                 max_new_tokens=min(sampling.max_new_tokens, room - len(ids)),

@@ -178,7 +178,7 @@ def test_start_here_runs_and_its_slider_moves_by_keyboard(browser, server):
         " return i && i.src !== before && i.alt.startsWith('The weights of 10 billion'); }",
         arg=source,
     )
-    assert "billion parameters = 10" in page.locator(".widget-html p").first.inner_text()
+    assert "billion parameters = 10" in page.locator(".widget-html p[aria-live]").first.inner_text()
     shot(page, "00_widget_after")
     page.close()
 

@@ -26,8 +26,6 @@ FLOORS = (
     ("token_counting",),
     ("qlora_finetune",),
     ("ray_scale_out",),
-    ("chat",),
-    ("export",),
     ("exercises",),
     ("plots",),
     ("widgets",),

@@ -105,7 +105,7 @@ EXERCISES = (
             "exactly as it is, the closing mark, a newline. Lay the turns end to end with nothing "
             "between them.",
         ),
-        lesson="Text, and which characters are learned",
+        lesson="From messages to text",
         cases=(
             Case(
                 "one turn each",
@@ -181,7 +181,7 @@ EXERCISES = (
             "begins before the answer's end and ends after the answer's beginning. Keep its id then, "
             "else write -100.",
         ),
-        lesson="Text, and which characters are learned",
+        lesson="Which tokens are learned",
         cases=(
             Case(
                 "tokens end where the answer begins",
@@ -262,7 +262,7 @@ EXERCISES = (
             "pad_id, 0 and -100. Then copy each row into the first places of its line, in ids and "
             "labels, and ones into the mask.",
         ),
-        lesson="1. The end token is masked",
+        lesson="The model that never stopped",
         cases=(
             Case(
                 "pad is another token",
@@ -334,7 +334,7 @@ EXERCISES = (
             "Take the labels from position 1 up to max_length, and ask whether any of them differs "
             "from -100.",
         ),
-        lesson="4. Truncation eats the answer",
+        lesson="The perfect loss",
         cases=(
             Case(
                 "the answer fits",
@@ -407,7 +407,7 @@ EXERCISES = (
             "Compare the first ids of the text, as many as the prompt has, with the prompt's, all of "
             "them. If they are the same, their number is the answer; if not, raise the error.",
         ),
-        lesson="2. The prompt is tokenized alone",
+        lesson="The prompt that was a token too long",
         cases=(
             Case(
                 "the ids begin with the prompt's",
@@ -500,7 +500,7 @@ EXERCISES = (
             "placeholders. Last, look at the beginning of each line for a number, a point and one of "
             "the three words with a colon.",
         ),
-        lesson="8. Empty answers and answers to two questions",
+        lesson="Appendix: four more",
         cases=(
             Case("a good row", (alpaca("Apple"),), "Nothing is wrong with this row.", expected="ok"),
             Case(
@@ -643,7 +643,7 @@ EXERCISES = (
             "Lower the case, split at white space and join with single spaces. Do so for all of train"
             " once, into a set; then collect the positions in evaluation whose form is in it.",
         ),
-        lesson="9. The test set is in the training set",
+        lesson="The test that was in the training set",
         cases=(
             Case(
                 "one copy",
@@ -727,7 +727,7 @@ EXERCISES = (
             "order: too long is an error; else the first row with enough room takes it; if none has, "
             "open a new one.",
         ),
-        lesson="10. Most of the batch is padding",
+        lesson="A batch is a rectangle",
         cases=(
             Case(
                 "four examples in rows of 10",

@@ -24,7 +24,7 @@ EXERCISES = (
             "Multiply parameters by bits first, then divide by 8, and round up: a byte that is only "
             "half used is a whole byte. Stay with whole numbers all the way.",
         ),
-        lesson="How a check looks",
+        lesson="Write it as a function",
         cases=(
             Case(
                 "a model of 1,000 parameters in 32 bits",

@@ -5,7 +5,7 @@ cells and labs/; `run` executes course/ and solutions/ and stores their outputs;
 which command mends it. On the command line: ``onegpu notebooks build|run|check``.
 
 Read it in this order: `files` (where notebooks are), `parts` (badge, setup cell, metadata), `labs` (a lab from a
-solution), `execution`, `rules` (what `check` looks for), `text` (notebooks as Markdown text), `setup` (what the setup
+solution), `execution`, `rules` and `prose` (what `check` looks for), `text` (notebooks as Markdown text), `setup` (what the setup
 cell does on Colab).
 """
 

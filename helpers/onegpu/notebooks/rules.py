@@ -26,11 +26,12 @@ from onegpu.notebooks.parts import (
     is_setup,
     setup_source,
 )
+from onegpu.notebooks.prose import problems_of_prose
 from onegpu.notebooks.report import Report
 
 MOST_LINES = 15
-MOST_IGNORED_OUTPUTS = 2
-"""Of one notebook: cells tagged nbval-ignore-output."""
+MOST_IGNORED_OUTPUTS = 5
+"""Of one notebook: cells tagged nbval-ignore-output. An experiment's own figures differ a little between machines."""
 
 BUILD = "run `onegpu notebooks build`"
 
@@ -72,6 +73,7 @@ def problems_of(notebook: Any, place: str, folder: Path) -> Iterator[str]:
     yield from _headings(notebook)
     yield from _alt_texts(notebook)
     yield from _cells(notebook)
+    yield from problems_of_prose(notebook, place, folder)
     kind = place.partition("/")[0]
     if kind == "labs":
         yield from _lab(notebook)

@@ -1,14 +1,16 @@
-"""Figures of topic 02: the Bradley-Terry curve, a reward model's training, reward against length, a DPO run."""
+"""Figures of topic 02: the pipeline, pairs, the Bradley-Terry curve, a reward model's training and mistakes, a DPO run."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import statistics
+from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
 
-from onegpu.plots.base import COLOURS, LINES, MARKERS, figure
-from onegpu.preference_data import DpoStep, RewardTraining
+from onegpu.plots.base import COLOURS, LINES, MARKERS, captioned, figure
+from onegpu.plots.drawing import arrow, box, canvas
+from onegpu.preference_data import DpoStep, RewardTraining, pairs_of
 
 
 def bradley_terry() -> Figure:
@@ -30,7 +32,13 @@ def bradley_terry() -> Figure:
     other.set_ylabel("loss (nats)")
     other.plot([0], [math.log(2)], "o", color=COLOURS[1])
     other.annotate("ln 2", (0, math.log(2)), textcoords="offset points", xytext=(8, 4))
-    return made
+    far = max(margins)
+    return captioned(
+        made,
+        f"At a margin of 0 the chance is one half and the loss ln 2 = {math.log(2):.3f} nats. At {far:.0f} hardly anything is "
+        f"left to learn ({math.log1p(math.exp(-far)):.3f}); at -{far:.0f} the loss is {math.log1p(math.exp(far)):.3f} and grows "
+        "in a straight line.",
+    )
 
 
 def reward_training(done: RewardTraining) -> Figure:
@@ -57,7 +65,12 @@ def reward_training(done: RewardTraining) -> Figure:
     axes.axhline(math.log(2), color=COLOURS[5], linestyle=":", label="ln 2: all rewards equal")
     axes.set_ylim(bottom=0)
     axes.legend()
-    return made
+    held_out = f", on the held-out ones {done.held_out_loss[-1]:.2f}" if done.held_out_loss else ""
+    return captioned(
+        made,
+        f"Both losses start at ln 2. After {len(done.train_loss) - 1} epochs the loss on the training rankings is "
+        f"{done.train_loss[-1]:.2f} nats{held_out}.",
+    )
 
 
 def reward_and_length(lengths: Sequence[int], rewards: Sequence[float], ranks: Sequence[int]) -> Figure:
@@ -68,13 +81,159 @@ def reward_and_length(lengths: Sequence[int], rewards: Sequence[float], ranks: S
     >>> chart = reward_and_length([10, 20, 30], [1.0, 0.5, -1.0], [1, 2, 3])
     >>> [text.get_text() for text in chart.axes[0].get_legend().get_texts()]
     ['rank 1', 'rank 2', 'rank 3 and below']
+    >>> chart.onegpu_caption
+    'Each point is an answer. The correlation of reward and length is -0.96: 0 would be no link, 1 a ruler.'
     """
     made, axes = figure("Does it only like long answers?", "characters in the answer", "reward")
     for k, name in enumerate(("rank 1", "rank 2", "rank 3 and below")):
         points = [(n, r) for n, r, rank in zip(lengths, rewards, ranks, strict=True) if min(rank, 3) == k + 1]
         axes.plot(*zip(*points, strict=True), MARKERS[k], color=COLOURS[k], label=name, alpha=0.8)
+    axes.axhline(0, color=COLOURS[5], linewidth=0.8)
     axes.legend()
-    return made
+    return captioned(
+        made,
+        "Each point is an answer. The correlation of reward and length is "
+        f"{statistics.correlation(lengths, rewards):.2f}: 0 would be no link, 1 a ruler.",
+    )
+
+
+def right_by_kind(counts: Mapping[str, tuple[int, int]]) -> Figure:
+    """Draw the share of right pairs for each kind of pair, with one standard error, and the line of a guess.
+
+    Parameters
+    ----------
+    counts
+        (right, pairs) by the kind's name.
+
+    Examples
+    --------
+    >>> right_by_kind({"best over worst": (30, 36)}).onegpu_caption
+    'Right: best over worst 30 of 36 (83 %, standard error 6 points). A guess gets 50 %.'
+    """
+    made, axes = figure("Which pairs does it order rightly?", "", "pairs that are right (%)")
+    shares = [right / pairs for right, pairs in counts.values()]
+    errors = [(share * (1 - share) / n) ** 0.5 for share, (_, n) in zip(shares, counts.values(), strict=True)]
+    names = [f"{name}\n{right} of {pairs}" for name, (right, pairs) in counts.items()]
+    axes.bar(
+        names,
+        [100 * share for share in shares],
+        yerr=[100 * error for error in errors],
+        capsize=6,
+        width=0.5,
+        color=COLOURS[2],
+    )
+    axes.axhline(50, color=COLOURS[5], linestyle="--", marker="", label="a guess")
+    axes.set_ylim(0, 100)
+    axes.grid(axis="x", visible=False)
+    axes.legend(loc="lower right")
+    said = ", ".join(
+        f"{name} {right} of {pairs} ({100 * share:.0f} %, standard error {100 * error:.0f} points)"
+        for (name, (right, pairs)), share, error in zip(counts.items(), shares, errors, strict=True)
+    )
+    return captioned(made, f"Right: {said}. A guess gets 50 %.")
+
+
+def dpo_margins(steps: Sequence[int], margins: Sequence[float], new: Sequence[bool]) -> Figure:
+    """Draw the margin of every training pair when its turn came: seen for the first time, or again.
+
+    Parameters
+    ----------
+    steps, margins
+        Of each pair that was trained on, in order.
+    new
+        Whether the pair was seen for the first time.
+
+    Examples
+    --------
+    >>> dpo_margins([0, 1], [0.0, 1.5], [True, False]).onegpu_caption
+    'Each point is a pair. Seen for the first time: margin +0.00 on average, 0 of 1 above 0. Seen before: +1.50, 1 of 1.'
+    """
+    made, axes = figure("A DPO run, pair by pair", "step", "margin of the pair (before its step)")
+    for k, (name, wanted) in enumerate((("seen for the first time", True), ("seen before", False))):
+        points = [(s, m) for s, m, first in zip(steps, margins, new, strict=True) if first == wanted]
+        axes.plot(*zip(*points, strict=True), MARKERS[k], color=COLOURS[k], label=name, alpha=0.8)
+    axes.axhline(0, color=COLOURS[5], linewidth=0.8)
+    axes.legend(loc="upper left")
+    fresh = [m for m, first in zip(margins, new, strict=True) if first]
+    again = [m for m, first in zip(margins, new, strict=True) if not first]
+
+    def said(found: list[float], words: str = "") -> str:
+        above = sum(m > 0 for m in found)
+        return f"{statistics.fmean(found):+.2f}{words}, {above} of {len(found)}"
+
+    return captioned(
+        made,
+        f"Each point is a pair. Seen for the first time: margin {said(fresh, ' on average')} above 0. "
+        f"Seen before: {said(again)}.",
+    )
+
+
+def pipeline() -> Figure:
+    """Draw the way from ranked answers to a model: by a reward model and reinforcement learning, and DPO's short cut.
+
+    Examples
+    --------
+    >>> len(pipeline().axes[0].texts) > 6
+    True
+    """
+    made, axes = canvas("From rankings to a model that prefers what people prefer", 12, 4.4)
+    box(axes, 0.1, 2.7, 1.9, 1.2, "SFT\n(lesson 01)", 0)
+    box(axes, 2.9, 2.7, 2.1, 1.2, "several answers\nto one prompt", 0)
+    box(axes, 5.9, 2.7, 1.9, 1.2, "labelers rank:\nA > B > C", 3)
+    box(axes, 8.7, 2.7, 3.2, 1.2, "reward model:\none number an answer", 2)
+    box(axes, 8.7, 0.3, 3.2, 1.2, "PPO: earn the reward,\nbut stay near SFT (KL)", 1)
+    box(axes, 2.9, 0.3, 2.1, 1.2, "the tuned\nmodel", 0)
+    arrow(axes, (2.0, 3.3), (2.9, 3.3))
+    arrow(axes, (5.0, 3.3), (5.9, 3.3))
+    arrow(axes, (7.8, 3.3), (8.7, 3.3))
+    arrow(axes, (10.3, 2.7), (10.3, 1.5))
+    arrow(axes, (8.7, 0.7), (5.0, 0.7))
+    arrow(axes, (6.6, 2.7), (5.0, 1.2), colour=2, lw=2.4)
+    axes.text(
+        6.25, 1.75, "DPO: the same pairs,\nstraight into the model", fontsize=10, va="center", color="#14564e"
+    )
+    return captioned(
+        made,
+        "The long way round, as InstructGPT went it: rankings train a reward model, and reinforcement learning makes the "
+        "language model earn its reward. DPO (green) goes from the pairs to the model in one step.",
+    )
+
+
+def ranking_graph(names: Sequence[str], ranks: Sequence[int]) -> Figure:
+    """Draw answers as knots and each pair of a ranking as an arrow from better to worse; a tie has none.
+
+    Examples
+    --------
+    >>> ranking_graph(["A", "B", "C"], [1, 2, 2]).onegpu_caption
+    'A > B = C makes 2 pairs: A over B, A over C. No arrow joins B and C: they tie.'
+    """
+    made, axes = canvas("A ranking as pairs", 8, 3.2)
+    count = len(names)
+    levels = sorted(set(ranks))
+    at = {}
+    for rank in levels:
+        tied = [name for name, one in zip(names, ranks, strict=True) if one == rank]
+        for k, name in enumerate(tied):
+            x = 0.6 + 5.4 * levels.index(rank) / max(1, len(levels) - 1)
+            y = 1.15 + (k - (len(tied) - 1) / 2) * 1.5
+            at[name] = box(axes, x, y, 1.3, 0.9, f"{name}\nrank {rank}", min(rank - 1, 4))
+    pairs = pairs_of(ranks)
+    for better, worse in pairs:
+        (ax, ay), (bx, by) = at[names[better]], at[names[worse]]
+        arrow(
+            axes,
+            (ax + 0.65, ay),
+            (bx - 0.65, by),
+            bend=0.25 if abs(levels.index(ranks[better]) - levels.index(ranks[worse])) > 1 else 0.0,
+        )
+    ties = [(a, b) for a in range(count) for b in range(a + 1, count) if ranks[a] == ranks[b]]
+    order = " > ".join(
+        " = ".join(n for n, r in zip(names, ranks, strict=True) if r == rank) for rank in levels
+    )
+    said = ", ".join(f"{names[a]} over {names[b]}" for a, b in pairs)
+    missing = " and ".join(names[i] for i in ties[0]) if ties else ""
+    tail = f" No arrow joins {missing}: they tie." if ties else ""
+    return captioned(made, f"{order} makes {len(pairs)} pairs: {said}.{tail}")
 
 
 def dpo_history(history: Sequence[DpoStep]) -> Figure:

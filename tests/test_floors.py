@@ -26,6 +26,8 @@ FLOORS = (
     ("token_counting",),
     ("qlora_finetune",),
     ("ray_scale_out",),
+    ("chat",),
+    ("export",),
     ("exercises",),
     ("plots",),
     ("widgets",),

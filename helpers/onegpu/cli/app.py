@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 from typing import Annotated
 
 import typer
@@ -36,6 +38,11 @@ def _options(
     """Options of ``onegpu`` itself."""
 
 
+def _terminate(signum: int, frame: object) -> None:
+    print("stopped", file=sys.stderr)
+    raise SystemExit(128 + signum)
+
+
 def main() -> None:
     """Run the command line (the entry point of ``onegpu``)."""
     # Threads that spin long while they wait stall each other where another process holds a core (30 times slower, on two
@@ -44,18 +51,20 @@ def main() -> None:
     os.environ.setdefault("GOMP_SPINCOUNT", "20000")
     debug = "--debug" in sys.argv
     arguments = [a for a in sys.argv[1:] if a != "--debug"]
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _terminate)
     try:
         app(args=arguments, prog_name="onegpu")
-    except KeyboardInterrupt:
-        if debug:
-            raise
-        print("stopped", file=sys.stderr)
-        sys.exit(1)
+    except SystemExit as ended:
+        if ended.code == 128 + signal.SIGINT:  # what typer makes of Ctrl-C
+            print("stopped", file=sys.stderr)
+        raise
     except Exception as error:
         if debug:
             raise
         # ValueError and its like are ours and say what to do; anything else gets its kind named and the way to its trace.
         expected = isinstance(error, ValueError | OSError) or type(error).__module__.startswith("onegpu")
         message = str(error) if expected else f"{type(error).__name__}: {error} (--debug shows where)"
-        print(f"error: {message}", file=sys.stderr)
-        sys.exit(1)
+        status = getattr(error, "exit_status", 1)
+        print(message if status > 1 else f"error: {message}", file=sys.stderr)
+        sys.exit(status)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -41,5 +42,27 @@ def finetune(
 
     config = FinetuneConfig(**changes | parse_settings(settings, FinetuneConfig))
     result = run(config, resume=resume, overwrite=overwrite, say=lambda line: print(line, flush=True))
-    print(f"\n{result}")
+    print(f"\n{result}\n\n{next_steps(config.output_dir)}")
     write_json(json_file, result.to_json())
+
+
+def next_steps(output_dir: str) -> str:
+    """Name what can be done with a finished run, as commands to copy.
+
+    Examples
+    --------
+    >>> print(next_steps("runs/my rows"))
+    next
+      onegpu chat 'runs/my rows' --compare                    # talk to it, beside its base
+      onegpu evaluate 'runs/my rows' --data FILE              # score it on other rows
+      onegpu merge 'runs/my rows/adapter' 'runs/my rows/merged'  # 16 bits, for transformers
+      onegpu export 'runs/my rows' --to gguf                  # for llama.cpp and Ollama
+    """
+    run, adapter, merged = (shlex.quote(f"{output_dir}{end}") for end in ("", "/adapter", "/merged"))
+    steps = (
+        (f"onegpu chat {run} --compare", "talk to it, beside its base"),
+        (f"onegpu evaluate {run} --data FILE", "score it on other rows"),
+        (f"onegpu merge {adapter} {merged}", "16 bits, for transformers"),
+        (f"onegpu export {run} --to gguf", "for llama.cpp and Ollama"),
+    )
+    return "\n".join(["next", *(f"  {command:<54}  # {what}" for command, what in steps)])

@@ -24,7 +24,8 @@ from onegpu.qlora_finetune.memory import (  # noqa: E402
 from onegpu.qlora_finetune.merge import Merged, merge_adapter  # noqa: E402
 from onegpu.qlora_finetune.report import FinetuneResult, curve  # noqa: E402
 from onegpu.qlora_finetune.rows import TrainingData, prepare_data  # noqa: E402
-from onegpu.qlora_finetune.run import Interrupted, finetune  # noqa: E402
+from onegpu.qlora_finetune.run import finetune  # noqa: E402
+from onegpu.qlora_finetune.stopping import Interrupted, NotSaved  # noqa: E402
 from onegpu.qlora_finetune.tasks import CHATS, TRIAGE, Task, task_of  # noqa: E402
 from onegpu.sft_datasets import read_rows  # noqa: E402
 
@@ -38,6 +39,7 @@ __all__ = [
     "FinetuneResult",
     "Interrupted",
     "Merged",
+    "NotSaved",
     "OutOfMemory",
     "Scores",
     "Task",

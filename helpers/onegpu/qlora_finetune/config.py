@@ -144,17 +144,21 @@ class FinetuneConfig:
     def differences(self, other: dict) -> list[str]:
         """Name the settings that change the numbers and differ from a saved configuration."""
         mine = json.loads(json.dumps(dataclasses.asdict(self)))
+        defaults = {
+            f.name: f.default for f in dataclasses.fields(self)
+        }  # of settings newer than the saved run
         return [
             f"{name}: {other.get(name)!r} there, {value!r} here"
             for name, value in mine.items()
-            if name not in _FREE_TO_CHANGE and other.get(name) != value
+            if name not in _FREE_TO_CHANGE and other.get(name, defaults[name]) != value
         ]
 
     def save(self, folder: str | Path) -> Path:
         """Write ``finetune_config.json`` into a folder and return its path."""
         path = Path(folder) / CONFIG_FILE
-        path.write_text(json.dumps(dataclasses.asdict(self), indent=2) + "\n", encoding="utf-8")
-        return path
+        part = path.with_suffix(".part")
+        part.write_text(json.dumps(dataclasses.asdict(self), indent=2) + "\n", encoding="utf-8")
+        return part.replace(path)
 
 
 T4_SETTINGS = {

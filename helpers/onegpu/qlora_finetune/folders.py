@@ -7,7 +7,8 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Sequence
+import zipfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import torch
 from onegpu.qlora_finetune.bases import Base
 from onegpu.qlora_finetune.config import CONFIG_FILE, FinetuneConfig
 
+FINGERPRINTS = "fingerprints.json"
 DRIVE = Path("/content/drive/MyDrive")
 """Where Colab mounts Google Drive."""
 
@@ -70,7 +72,7 @@ def check_output_dir(config: FinetuneConfig, resume: bool = False, overwrite: bo
     if resume:
         if not saved.is_file():
             raise ValueError(f"{folder} holds no run to resume: start one without resume")
-        differences = config.differences(json.loads(saved.read_text(encoding="utf-8")))
+        differences = config.differences(read_json(saved))
         if differences:
             raise ValueError(
                 f"{folder} was started with another configuration ({'; '.join(differences)}): resume it with its own "
@@ -84,14 +86,16 @@ def check_output_dir(config: FinetuneConfig, resume: bool = False, overwrite: bo
     return folder
 
 
-def start_output_dir(config: FinetuneConfig) -> None:
+def start_output_dir(config: FinetuneConfig, fingerprints: dict[str, Any] | None = None) -> None:
     """Make the output folder this run's: throw away what an earlier one left, and write the configuration.
 
     From here on the run can be resumed, so this comes after everything that may refuse to start.
     """
     folder = Path(config.output_dir)
-    for old in (*_results(folder), folder / "before.json"):
+    for old in (*_results(folder), folder / "before.json", folder / FINGERPRINTS):
         shutil.rmtree(old) if old.is_dir() else old.unlink(missing_ok=True)
+    if fingerprints:
+        write_json(folder / FINGERPRINTS, fingerprints)
     config.save(folder)
 
 
@@ -100,21 +104,126 @@ def _results(folder: Path) -> list[Path]:
     return [*folder.glob("checkpoint-*"), folder / "ray", folder / "adapter", folder / "report.json"]
 
 
-def last_checkpoint(folder: Path) -> Path | None:
-    """Return the newest complete checkpoint; one that a kill left half-written is passed over.
+def last_checkpoint(folder: Path, say: Callable[[str], None] = lambda line: None) -> Path | None:
+    """Return the newest checkpoint that is whole; of each newer one ``say`` gets a line with the file that isn't."""
+    numbered = ((re.fullmatch(r"checkpoint-(\d+)", path.name), path) for path in folder.glob("checkpoint-*"))
+    for _, path in sorted(((int(number[1]), path) for number, path in numbered if number), reverse=True):
+        damage = damage_of(path)
+        if not damage:
+            return path
+        say(f"{path.name} is damaged ({damage}): passed over")
+    return None
+
+
+def trained_to_the_end(checkpoint: Path, steps: int) -> bool:
+    """Say whether a checkpoint is the last that its training would write: of the last step, or stopped early."""
+    state = read_json(checkpoint / "trainer_state.json")
+    control = (state.get("stateful_callbacks") or {}).get("TrainerControl") or {}
+    stopper = (state.get("stateful_callbacks") or {}).get("EarlyStoppingCallback")
+    stopped_early = bool(stopper) and bool(control.get("args", {}).get("should_training_stop"))
+    return state["global_step"] >= steps or (
+        stopped_early
+        and stopper["attributes"]["early_stopping_patience_counter"]
+        >= stopper["args"]["early_stopping_patience"]
+    )
+
+
+def is_finished(folder: Path) -> bool:
+    """Say whether a run has left its report and a whole adapter."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(folder / "adapter" / "adapter_model.safetensors", "pt"):
+            return isinstance(json.loads((folder / "report.json").read_text(encoding="utf-8")), dict)
+    except (OSError, ValueError, SafetensorError):
+        return False
+
+
+def damage_of(checkpoint: Path) -> str:
+    """Name the first file of a checkpoint that a kill or a full disk left incomplete, "" if all are whole.
 
     The trainer writes the adapter, the optimizer, the random state and last ``trainer_state.json``.
     """
-    found = []
-    for path in folder.glob("checkpoint-*"):
-        number = re.fullmatch(r"checkpoint-(\d+)", path.name)
+    from safetensors import SafetensorError, safe_open
+
+    for name in ("trainer_state.json", "adapter_config.json"):
         try:
-            state = json.loads((path / "trainer_state.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            continue
-        if number and state.get("global_step") == int(number[1]):
-            found.append((int(number[1]), path))
-    return max(found)[1] if found else None
+            content = json.loads((checkpoint / name).read_text(encoding="utf-8"))
+        except OSError:
+            return f"{name} is missing"
+        except ValueError:
+            return f"{name} is incomplete"
+        if name == "trainer_state.json" and checkpoint.name != f"checkpoint-{content.get('global_step')}":
+            return f"{name} is of step {content.get('global_step')}"
+    try:
+        with safe_open(checkpoint / "adapter_model.safetensors", "pt"):
+            pass
+    except FileNotFoundError:
+        return "adapter_model.safetensors is missing"
+    except (SafetensorError, OSError):
+        return "adapter_model.safetensors is incomplete"
+    wanted = ("optimizer.pt", "scheduler.pt", "rng_state.pth")
+    for path in (checkpoint / name for name in wanted):
+        if not path.is_file():
+            return f"{path.name} is missing"
+    for path in [
+        *checkpoint.glob("*.pt"),
+        *checkpoint.glob("*.pth"),
+    ]:  # torch's zip archives, with check sums
+        try:
+            with zipfile.ZipFile(path) as archive:
+                broken = archive.testzip()
+        except (zipfile.BadZipFile, OSError):
+            broken = path.name
+        if broken:
+            return f"{path.name} is incomplete"
+    return ""
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a file of a run.
+
+    Raises
+    ------
+    ValueError
+        If it is damaged; the message names it.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"{path} is damaged ({error}): the run can't be taken up. Start it again with overwrite=True "
+            "(command line --overwrite) or in another output_dir"
+        ) from error
+
+
+def check_fingerprints(folder: Path, now: dict[str, Any], say: Callable[[str], None]) -> None:
+    """Hold what a run is made of against what it was started with.
+
+    Raises
+    ------
+    ValueError
+        If rows or weights are others: the losses couldn't be those of one run.
+    """
+    path = folder / FINGERPRINTS
+    if not path.is_file():
+        return
+    then = read_json(path)
+    for name, what in (("rows", "the tokenized rows"), ("weights", "the base model's weights")):
+        if then.get(name) and now[name] and then[name] != now[name]:
+            raise ValueError(
+                f"{folder} can't be resumed: {what} are not those that it was started with. Put them back, or start "
+                "again in another output_dir"
+            )
+    changed = [
+        f"{name} {old} then, {now['versions'].get(name, 'none')} now"
+        for name, old in then.get("versions", {}).items()
+        if now["versions"].get(name) != old
+    ]
+    if changed:
+        say(
+            f"versions have changed since the run was started ({'; '.join(changed)}): losses may differ in rounding"
+        )
 
 
 def save_adapter(

@@ -65,6 +65,24 @@ class FinetuneResult:
     versions: dict[str, str]
     config: dict[str, Any]
 
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> FinetuneResult:
+        """Read back what ``to_json`` made.
+
+        Raises
+        ------
+        ValueError
+            If it isn't a report.
+        """
+        try:
+            found = {f.name: content[f.name] for f in dataclasses.fields(cls)}
+            for f in dataclasses.fields(cls):
+                if f.type.startswith("tuple"):
+                    found[f.name] = tuple(tuple(v) if isinstance(v, list) else v for v in found[f.name])
+            return cls(**found | {name: Scores(**found[name]) for name in ("before", "after")})
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"no report of a fine-tune: {error}") from error
+
     @property
     def tokens_per_second(self) -> float:
         """Tokens trained on per second of training."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from onegpu import data
 from onegpu.packed_training import pack_lengths
@@ -43,6 +46,16 @@ class TrainingData:
     task: Task
     totals: TrainingSteps
     steps: int
+
+    def fingerprint(self) -> str:
+        """Tell other rows from these: ids and labels of all examples, in their order."""
+        digest = hashlib.sha256()
+        for tokenized in (self.train, self.held_out):
+            for example in tokenized or ():
+                for ids in (example.input_ids, example.labels):
+                    digest.update(np.asarray(ids, np.int32).tobytes() + b"|")
+            digest.update(b"held out")
+        return digest.hexdigest()[:32]
 
     def __str__(self) -> str:
         room = f"{len(self.train_rows)} rows, {self.train.tokens / len(self.train_rows):,.0f} tokens each on average"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import signal
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from transformers import PrinterCallback
@@ -16,32 +18,32 @@ from onegpu.qlora_finetune.adapters import attach_adapters, stored_as
 from onegpu.qlora_finetune.answers import evaluate, samples
 from onegpu.qlora_finetune.bases import base_of
 from onegpu.qlora_finetune.card import model_card
-from onegpu.qlora_finetune.config import FinetuneConfig
+from onegpu.qlora_finetune.config import CONFIG_FILE, FinetuneConfig
 from onegpu.qlora_finetune.evaluation import Scores, end_tokens
 from onegpu.qlora_finetune.folders import (
+    check_fingerprints,
     check_output_dir,
+    is_finished,
     last_checkpoint,
+    read_json,
     save_adapter,
     start_output_dir,
+    trained_to_the_end,
     write_json,
 )
 from onegpu.qlora_finetune.memory import OutOfMemory, explain_out_of_memory, free_memory, is_out_of_memory
 from onegpu.qlora_finetune.report import FinetuneResult
 from onegpu.qlora_finetune.rows import prepare_data
+from onegpu.qlora_finetune.stopping import Interrupted, NotSaved, Stops, disk_error, only_process
 from onegpu.qlora_finetune.trainer import (
     Progress,
     QLoraTrainer,
-    SaveWhenInterrupted,
     StopOnNan,
     Watch,
     training_arguments,
 )
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
-
-
-class Interrupted(RuntimeError):
-    """The run was stopped on request; its checkpoint is saved. The message says how to go on."""
 
 
 def finetune(
@@ -81,16 +83,30 @@ def finetune(
     ValueError
         For anything in config, data or folder that can't work, before training starts.
     Interrupted
-        When Ctrl-C or SIGTERM stopped the run after saving a checkpoint.
+        When Ctrl-C or SIGTERM stopped the run, after saving a checkpoint if it was training.
+    NotSaved
+        When the disk is full or can't be written any more; what was saved before is whole.
     OutOfMemory
         When memory ran out: the message says what the run needs, what for, and which settings would fit. All that the
         run held is freed; checkpoints stay.
     """
     config = config or FinetuneConfig()
+    folder = Path(config.output_dir)
+    stops = Stops()
     try:
-        return _finetune(config, resume, overwrite, say or (lambda line: None), loaded, on_step)
-    except (RuntimeError, MemoryError) as error:
-        if not is_out_of_memory(error):
+        with stops:
+            return _finetune(config, resume, overwrite, say or (lambda line: None), loaded, on_step, stops)
+    except KeyboardInterrupt:
+        message = f"stopped while {stops.stage}; {_how_to_go_on(folder)}"
+        raise Interrupted(message, stops.signum or signal.SIGINT) from None
+    except Exception as error:
+        written = disk_error(error)
+        if written and not isinstance(error, ValueError):
+            raise NotSaved(
+                f"writing to {folder} failed while {stops.stage} ({written}); make room or choose another disk: "
+                f"{_how_to_go_on(folder)}"
+            ) from error
+        if not isinstance(error, RuntimeError | MemoryError) or not is_out_of_memory(error):
             raise
         said = (str(error).splitlines() or [type(error).__name__])[0]
         traceback.clear_frames(error.__traceback__)  # their variables hold the model and all its tensors
@@ -99,17 +115,37 @@ def finetune(
     raise OutOfMemory(explain_out_of_memory(config, said))
 
 
-def _finetune(config, resume, overwrite, say, loaded, on_step) -> FinetuneResult:
+def _how_to_go_on(folder: Path) -> str:
+    """Say what a stopped run left and what to do with it."""
+    saved = last_checkpoint(folder)
+    if saved:
+        return f"{saved.name} is saved in {folder}. Go on with resume=True (command line: --resume)"
+    if (folder / CONFIG_FILE).is_file():
+        return f"no checkpoint is saved yet in {folder}. Begin anew with resume=True (command line: --resume)"
+    return "nothing is saved yet. Start it again the same way"
+
+
+def _finetune(config, resume, overwrite, say, loaded, on_step, stops) -> FinetuneResult:
     runtime.quiet()
     output_dir = check_output_dir(config, resume, overwrite)
+    with only_process(output_dir):
+        if resume and is_finished(output_dir):
+            say(f"{output_dir} holds a finished run: nothing is trained")
+            return FinetuneResult.from_json(read_json(output_dir / "report.json"))
+        return _train(config, output_dir, resume, say, loaded, on_step, stops)
+
+
+def _train(config, output_dir, resume, say, loaded, on_step, stops) -> FinetuneResult:
     runtime.seed_everything(config.seed)
     runtime.reset_peak_memory()
     machine = runtime.machine()
     precision = config.precision or precision_name(runtime.precision())
 
     # What costs least comes first: a mistake in the rows is found before a model is loaded.
+    stops.stage = "preparing the rows"
     prepared = prepare_data(config, loaded.tokenizer if loaded else models.load_tokenizer(config.model))
     say(str(prepared))
+    stops.stage = "loading the model"
     if loaded is None:
         loaded = models.load(config.model, quantization=config.quantization, dtype=DTYPES[precision])
     say(str(loaded))
@@ -121,6 +157,12 @@ def _finetune(config, resume, overwrite, say, loaded, on_step) -> FinetuneResult
         model=model, args=args, train_dataset=prepared.train_rows, eval_dataset=prepared.held_out_rows,
         processing_class=loaded.tokenizer,
     )  # fmt: skip
+    fingerprints = {
+        "rows": prepared.fingerprint(), "weights": base.weights, "versions": dict(runtime.versions()),
+    }  # fmt: skip
+    if resume:
+        check_fingerprints(output_dir, fingerprints, say)
+    stops.stage = "checking the model"
     check = use_row_layout(
         model, prepared.train_rows.most_examples(), packing=config.packing, check=config.self_check,
         autocast=trainer.accelerator.autocast,
@@ -128,9 +170,8 @@ def _finetune(config, resume, overwrite, say, loaded, on_step) -> FinetuneResult
     trainer.layout = check.layout
     say(f"self-check: {check}")
     trainer.remove_callback(PrinterCallback)  # its dictionaries would cut through the progress bar
-    interruption = SaveWhenInterrupted()
     progress = Progress(trainer.meter)
-    for callback in (interruption, StopOnNan(), progress, *([Watch(on_step)] if on_step else [])):
+    for callback in (stops, StopOnNan(), progress, *([Watch(on_step)] if on_step else [])):
         trainer.add_callback(callback)
     if config.early_stopping_patience is not None:
         from transformers import EarlyStoppingCallback
@@ -138,31 +179,38 @@ def _finetune(config, resume, overwrite, say, loaded, on_step) -> FinetuneResult
         trainer.add_callback(EarlyStoppingCallback(config.early_stopping_patience))
 
     if not resume:
-        start_output_dir(config)
-    before_file = output_dir / "before.json"
-    if resume and before_file.is_file():
-        saved = json.loads(before_file.read_text(encoding="utf-8"))
-        before, answers_before = Scores(**saved["scores"]), saved["answers"]
-    else:
+        start_output_dir(config, fingerprints)
+    stops.stage = "evaluating before training"
+    before, answers_before = _before(output_dir, resume, say) or (None, None)
+    if before is None:
         say("evaluating before training")
         before, answers_before = evaluate(trainer, loaded.tokenizer, prepared, config)
-        write_json(before_file, {"scores": dataclasses.asdict(before), "answers": answers_before})
-
-    checkpoint = last_checkpoint(output_dir) if resume else None
-    say(f"training, {prepared.steps} steps" + (f", from {checkpoint.name}" if checkpoint else ""))
-    # The shuffling must not depend on what ran before: evaluating draws no random numbers today, but may.
-    runtime.seed_everything(config.seed)
-    try:
-        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-    finally:
-        interruption.release()
-        progress.close()
-    if interruption.interrupted and trainer.state.global_step < trainer.state.max_steps:
-        raise Interrupted(
-            f"stopped at step {trainer.state.global_step} of {trainer.state.max_steps}; the checkpoint is in "
-            f"{output_dir}. Go on with resume=True (command line: --resume)"
+        write_json(
+            output_dir / "before.json", {"scores": dataclasses.asdict(before), "answers": answers_before}
         )
 
+    stops.stage = "training"
+    checkpoint = last_checkpoint(output_dir, say) if resume else None
+    if checkpoint and trained_to_the_end(checkpoint, prepared.steps):
+        say(f"{checkpoint.name} is of the last step: nothing more to train")
+        trainer.take_up(checkpoint)
+    else:
+        if resume and not checkpoint:
+            say("no whole checkpoint is there: training from the beginning")
+        say(f"training, {prepared.steps} steps" + (f", from {checkpoint.name}" if checkpoint else ""))
+        # The shuffling must not depend on what ran before: evaluating draws no random numbers today, but may.
+        runtime.seed_everything(config.seed)
+        try:
+            trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        finally:
+            progress.close()
+    if stops.signum is not None:
+        raise Interrupted(
+            f"stopped at step {trainer.state.global_step} of {trainer.state.max_steps}; {_how_to_go_on(output_dir)}",
+            stops.signum,
+        )
+
+    stops.stage = "evaluating after training"
     say("evaluating after training")
     after, answers_after = evaluate(trainer, loaded.tokenizer, prepared, config)
     adapter_dir = output_dir / "adapter"
@@ -192,10 +240,24 @@ def _finetune(config, resume, overwrite, say, loaded, on_step) -> FinetuneResult
         versions=dict(runtime.versions()),
         config=dataclasses.asdict(config),
     )
+    stops.stage = "saving the adapter"
     ends = end_tokens(loaded.model, loaded.tokenizer)
     save_adapter(model, loaded.tokenizer, adapter_dir, base, ends, model_card(result, base))
     write_json(output_dir / "report.json", result.to_json())
     return result
+
+
+def _before(output_dir: Path, resume: bool, say: Callable[[str], None]) -> tuple[Scores, list[str]] | None:
+    """Return what was scored before the training that is resumed; None if it has to be done (again)."""
+    path = output_dir / "before.json"
+    if not resume or not path.is_file():
+        return None
+    try:
+        saved = json.loads(path.read_text(encoding="utf-8"))
+        return Scores(**saved["scores"]), saved["answers"]
+    except (ValueError, TypeError, KeyError):
+        say(f"{path} is damaged: the scores before training are measured again")
+        return None
 
 
 def precision_name(precision: runtime.Precision) -> str:

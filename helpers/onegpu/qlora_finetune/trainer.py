@@ -9,14 +9,13 @@ equals one big batch (transformers#24725, #34191: a mean of means does not).
 from __future__ import annotations
 
 import math
-import signal
-import threading
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import torch
 from transformers import Trainer, TrainerCallback, TrainingArguments
-from transformers.trainer_callback import ExportableState
+from transformers.trainer_callback import ExportableState, TrainerState
 
 from onegpu.packed_training.loss import supervised_loss
 from onegpu.packed_training.packing import collate_rows
@@ -61,11 +60,15 @@ class Meter(TrainerCallback, ExportableState):
 
     def on_train_begin(self, args, state, control, **kwargs):
         """Take up the count of the checkpoint that the run goes on from, and start the clock."""
-        saved = (state.stateful_callbacks or {}).get(type(self).__name__)
-        if state.global_step and saved:
-            for name, value in saved["attributes"].items():
-                setattr(self, name, value)
+        if state.global_step:
+            self.restore(state)
         self._since = time.perf_counter()
+
+    def restore(self, state) -> None:
+        """Take up the count of a checkpoint's state."""
+        saved = (state.stateful_callbacks or {}).get(type(self).__name__)
+        for name, value in (saved or {"attributes": {}})["attributes"].items():
+            setattr(self, name, value)
 
     def on_train_end(self, args, state, control, **kwargs):
         """Stop the clock."""
@@ -97,6 +100,18 @@ class QLoraTrainer(Trainer):
         self.skipped_steps: list[int] = []
         self.layout: dict[str, bool] = {}  # further arguments of supervised_loss
         self.add_callback(self.meter)
+
+    def take_up(self, checkpoint: Path) -> None:
+        """Put a checkpoint's adapter and counts in place without a step; its best one's adapter if it stopped early."""
+        from peft import set_peft_model_state_dict
+        from safetensors.torch import load_file
+
+        self.state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
+        self.meter.restore(self.state)
+        best = self.state.best_model_checkpoint if self.args.load_best_model_at_end else None
+        # Where the folder was moved, the path of the best one is old, but its name is not.
+        place = checkpoint.with_name(Path(best).name) if best else checkpoint
+        set_peft_model_state_dict(self.model, load_file(place / "adapter_model.safetensors"))
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         """Sum of the supervised tokens' losses over their number in the accumulated batch."""
@@ -182,36 +197,6 @@ class StopOnNan(TrainerCallback):
                 f"the loss is {loss} at step {state.global_step}. Lower learning_rate; under fp16 also look for a "
                 "model whose activations overflow (precision='bf16' or 'fp32' tells)"
             )
-
-
-class SaveWhenInterrupted(TrainerCallback):
-    """On Ctrl-C (or SIGTERM) finish the step, save a checkpoint and stop: nothing is lost. A second Ctrl-C ends at once."""
-
-    def __init__(self):
-        self.interrupted = False
-        self._before = {}
-
-    def _ask(self, signum, frame):
-        if self.interrupted:
-            raise KeyboardInterrupt
-        self.interrupted = True
-
-    def on_train_begin(self, args, state, control, **kwargs):
-        """Take over the signals, where this is the main thread (only there they can be)."""
-        if threading.current_thread() is threading.main_thread():
-            self._before = {s: signal.signal(s, self._ask) for s in (signal.SIGINT, signal.SIGTERM)}
-
-    def on_step_end(self, args, state, control, **kwargs):
-        """Stop after this step if asked to."""
-        if self.interrupted:
-            control.should_save = control.should_training_stop = True
-        return control
-
-    def release(self) -> None:
-        """Give the signals back."""
-        for signum, handler in self._before.items():
-            signal.signal(signum, handler)
-        self._before = {}
 
 
 def training_arguments(config, precision: str, output_dir: str, has_eval: bool) -> TrainingArguments:

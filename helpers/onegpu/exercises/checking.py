@@ -93,7 +93,7 @@ def check(number: str, function: Callable[..., Any]) -> Callable[..., Any]:
         With the first case that fails: input, expected, got, hint; from the second wrong answer in a row on also with
         the place in the lesson.
     NotAttempted
-        If the function still returns `...` and the environment says ``ONEGPU_STRICT=1``.
+        If the function still returns `...` and the environment says ``ONEGPU_STRICT=1`` or ``NBGRADER_EXECUTION=autograde``.
     NoSuchExercise
         With the numbers that there are.
     Interrupted
@@ -111,7 +111,7 @@ def check(number: str, function: Callable[..., Any]) -> Callable[..., Any]:
         _wrong_in_a_row[exercise.number] = 0
         print(outcome.message)
         return function
-    if os.environ.get("ONEGPU_STRICT", "") not in ("", "0"):
+    if _graded():
         raise NotAttempted(outcome.message)
     print(outcome.message)
     return exercise.reference
@@ -147,6 +147,14 @@ def _pointer(exercise: Exercise) -> str:
     if _wrong_in_a_row[exercise.number] < 2 or not exercise.lesson:
         return ""
     return "\n" + _lines({"lesson": f'{exercise.place}; or hint("{exercise.number}")'}, 9)
+
+
+def _graded() -> bool:
+    """Whether a grader runs this: ours, or nbgrader, which says so in a variable of its own."""
+    return (
+        os.environ.get("ONEGPU_STRICT", "") not in ("", "0")
+        or os.environ.get("NBGRADER_EXECUTION") == "autograde"
+    )
 
 
 def examine(exercise: Exercise, function: Any, *, call: Callable[..., Call] = call) -> Outcome:

@@ -7,6 +7,7 @@ from html import escape
 from pathlib import Path
 
 from onegpu.exercises import find
+from onegpu.exercises.exercise import TOPICS
 from onegpu.grading.results import LEGEND, MARKS, Grade, Grades
 
 _WORDS = {
@@ -35,7 +36,7 @@ section h2 { margin: 0 }
 dl { margin: .5rem 0 0 } dt { color: var(--quiet); font-size: .9rem; margin-top: .4rem } dd { margin: 0 }
 code { font: .9rem/1.45 ui-monospace, monospace; white-space: pre-wrap }
 .right { color: var(--good) } .wrong, .borrowed, .failed { color: var(--bad) } .quiet { color: var(--quiet) }
-li { margin: .3rem 0 }
+ul { margin: .4rem 0; padding-left: 1.4rem } li { margin: .3rem 0 }
 """
 
 
@@ -131,22 +132,25 @@ def class_page(grades: Grades, pages: dict[str, str]) -> str:
         For each student, the name of the page in ``students/``.
     """
     numbers = grades.numbers
-    head = "".join(f'<th scope="col">{escape(n)}</th>' for n in ("student", *numbers, "right"))
+    head = "".join(f'<th scope="col">{escape(n)}</th>' for n in ("student", "right", *numbers))
     body = []
     for student in grades.students:
         own = {g.number: g for g in grades.of(student)}
         cells = "".join(
-            f'<td class="{_css(own[n])}" title="{escape(own[n].reason)}">{MARKS[own[n].status]}</td>'
+            f'<td class="{_css(own[n])}" title="{escape(own[n].reason)}">'
+            f'<span role="img" aria-label="{_WORDS[own[n].status]}">{MARKS[own[n].status]}</span></td>'
             if n in own
             else "<td></td>"
             for n in numbers
         )
         link = f'<a href="students/{escape(pages[student])}">{escape(student)}</a>'
-        body.append(f"<tr><td>{link}</td>{cells}<td>{grades.score(student)}/{len(own)}</td></tr>")
+        body.append(f"<tr><td>{link}</td><td>{grades.score(student)}/{len(own)}</td>{cells}</tr>")
     count = len(grades.students)
+    labs = sorted({int(n.partition(".")[0]) for n in numbers})
+    title = "The class, " + ", ".join(f"lab {lab:02} {TOPICS[lab].replace('_', ' ')}" for lab in labs)
     parts = [
-        "<h1>The class</h1>",
-        f"<p>{count} student{'s' * (count != 1)}. {escape(LEGEND)}</p>",
+        f"<h1>{escape(title)}</h1>",
+        f"<p>{count} student{'s' * (count != 1)}. {escape(LEGEND.replace('  ', ' · '))}</p>",
         f'<div class="scroll" tabindex="0" role="region" aria-label="marks">'
         f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table></div>",
     ]
@@ -160,20 +164,24 @@ def class_page(grades: Grades, pages: dict[str, str]) -> str:
             + f": {escape(reason)}"
             for (case, reason), n in found.most_common(4)
         ]
-        title = f"{escape(number)} {escape(find(number).title)}"
-        parts.append(f"<section><h2>{title}: {found.total()} wrong</h2>{_list(items)}</section>")
+        head = f"{escape(number)} {escape(find(number).title)}: {found.total()} wrong"
+        parts.append(f"<section><h2>{head}</h2>{_list(items)}</section>")
     notes = [f"{escape(s)}: {escape(note)}" for s, said in grades.notes.items() for note in said]
     for student in grades.students:
         reasons: dict[str, list[str]] = {}
         for g in grades.of(student):
             if g.status in ("failed", "borrowed"):
                 reasons.setdefault(g.reason, []).append(g.number)
-        notes += [f"{escape(student)}, {', '.join(ns)}: {escape(reason)}" for reason, ns in reasons.items()]
+        every = len(grades.of(student))
+        notes += [
+            f"{escape(student)}{'' if len(ns) == every else ', ' + ', '.join(ns)}: {escape(reason)}"
+            for reason, ns in reasons.items()
+        ]
     if notes:
         parts += ["<h2>Look at these</h2>", _list(notes)]
     if grades.confinement:
         parts.append(f'<p class="quiet">Students’ code ran with: {escape(grades.confinement)}.</p>')
-    return _page("The class", parts)
+    return _page(title, parts)
 
 
 def _css(grade: Grade) -> str:

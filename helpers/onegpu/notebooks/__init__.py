@@ -12,8 +12,9 @@ cell does on Colab).
 from onegpu.notebooks.building import build
 from onegpu.notebooks.execution import run
 from onegpu.notebooks.files import NotebookError
+from onegpu.notebooks.nbgrader import build_nbgrader
 from onegpu.notebooks.report import Report
 from onegpu.notebooks.rules import check
 from onegpu.notebooks.text import from_text, to_text
 
-__all__ = ["NotebookError", "Report", "build", "check", "from_text", "run", "to_text"]
+__all__ = ["NotebookError", "Report", "build", "build_nbgrader", "check", "from_text", "run", "to_text"]

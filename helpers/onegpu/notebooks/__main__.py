@@ -16,7 +16,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="onegpu notebooks", description="Build, execute and check the notebooks."
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("build", help="badges, setup cells, and labs/ from solutions/")
+    build = commands.add_parser("build", help="badges, setup cells, and labs/ from solutions/")
+    build.add_argument(
+        "--nbgrader",
+        metavar="DIR",
+        type=Path,
+        help="write nbgrader's source tree into DIR instead: each solution an assignment, each check a point",
+    )
     run = commands.add_parser("run", help="execute course/ and solutions/ and store their outputs")
     run.add_argument("paths", nargs="*", type=Path)
     commands.add_parser("check", help="say what is out of step")
@@ -34,9 +40,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             notebook = notebooks.from_text(chosen.text.read_text(encoding="utf-8"))
             notebooks.files.write(chosen.path, notebook)
             return 0
-        report = (
-            notebooks.run(chosen.paths) if chosen.command == "run" else getattr(notebooks, chosen.command)()
-        )
+        if chosen.command == "run":
+            report = notebooks.run(chosen.paths)
+        elif chosen.command == "build" and chosen.nbgrader is not None:
+            report = notebooks.build_nbgrader(chosen.nbgrader)
+        else:
+            report = getattr(notebooks, chosen.command)()
     except (notebooks.NotebookError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

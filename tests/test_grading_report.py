@@ -123,7 +123,7 @@ def test_a_folder_that_is_missing_leaves_none_behind(tmp_path):
         np.arange(6, dtype=np.int8).reshape(2, 3), torch.arange(6).view(2, 3), torch.tensor(1.5),
         torch.zeros(0, 3, dtype=torch.bfloat16), torch.tensor([1.5, -2], dtype=torch.float16),
         torch.arange(6.0).view(2, 3).T, torch.tensor([True, False]), pa.array([[1], None, [2, 3]]),
-        pa.table({"a": [1, 2]}),
+        pa.table({"a": [1, 2]}), pa.scalar(3),
     ],
     ids=lambda value: f"{type(value).__name__} {value}"[:30],
 )  # fmt: skip

@@ -220,7 +220,7 @@ class _Examination:
                 "do": "verdict",
                 "status": "right" if outcome.status == BORROWED else outcome.status,
                 "message": outcome.message,
-                "name": exercise.reference.__name__,
+                "name": exercise.function_name,
             }
         )
 
@@ -246,9 +246,9 @@ class _Examination:
 
     def _names(self, exercise: Exercise) -> list[str]:
         """Names that an exercise's function may have, the likeliest first."""
-        name = exercise.reference.__name__
+        name = exercise.function_name
         wanted = tuple(inspect.signature(exercise.reference).parameters)
-        taken = {e.reference.__name__ for e in self._exercises.values()}
+        taken = {e.function_name for e in self._exercises.values()}
         like = [n for n, p in self._lab.parameters.items() if wanted and p == wanted and n not in taken]
         return list(dict.fromkeys([name, *reversed(self._lab.checked.get(exercise.number, ())), *like]))
 
@@ -405,10 +405,13 @@ def _made(done: dict[str, Any]) -> Call:
     try:
         result = read_value(done.get("result"))
         error = read_value(done["error"]) if done.get("error") is not None else None
+        gradients = read_value(done.get("gradients"))
+        if not isinstance(gradients, dict | None):
+            raise ValueError("not gradients")
         if error is not None and not isinstance(error, Exception):
             raise ValueError("not an error")
     except (ValueError, KeyError) as broken:
-        result, error = None, ValueError(f"the result can't be read: {broken}")
+        result, gradients, error = None, None, ValueError(f"the result can't be read: {broken}")
     return Call(
         result=result,
         error=error,
@@ -416,6 +419,7 @@ def _made(done: dict[str, Any]) -> Call:
         out_of_time=bool(done.get("out_of_time")),
         printed=bounded(done.get("printed") or "", 2000),
         changed=bounded(done.get("changed") or "", 500),
+        gradients=gradients,
     )
 
 
@@ -560,7 +564,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 def not_found(lab: Lab, exercise: Exercise, failed: dict[int, str]) -> str:
     """Why an exercise of a notebook has no outcome, in words."""
-    name = exercise.reference.__name__
+    name = exercise.function_name
     for number, source in enumerate(lab.cells):
         if name in source and number in failed:
             return f"{name} is not defined: code cell {number + 1} failed ({failed[number]})"

@@ -127,11 +127,12 @@ class Session:
         finally:
             self._calling = False
         try:
-            result, error = write_value(made.result), made.error
+            result, gradients, error = write_value(made.result), write_value(made.gradients), made.error
         except Exception as raised:
-            result, error = None, raised
+            result, gradients, error = None, None, raised
         return {
             "result": result,
+            "gradients": gradients,
             "error": write_error(error) if error is not None else None,
             "line": bounded(made.line, 300),
             "out_of_time": made.out_of_time,
@@ -228,6 +229,7 @@ def main() -> None:
     session = Session(channel, start["numbers"])
     for module in (onegpu.exercises, checking):
         module.check = session.check  # type: ignore[attr-defined]
+        module.hint = lambda number: None  # type: ignore[attr-defined]
     for name in TOPICS.values():
         sys.modules[f"onegpu.exercises.{name}"] = None  # type: ignore[assignment]
     try:

@@ -89,19 +89,19 @@ class _Writer:
             name = "array" if isinstance(value, numpy.ndarray) else "scalar"
             return [name, value.dtype.str, list(value.shape), self._binary(value.tobytes())]
         if arrow is not None and isinstance(
-            value, arrow.Array | arrow.ChunkedArray | arrow.Table | arrow.RecordBatch
+            value, arrow.Array | arrow.ChunkedArray | arrow.Table | arrow.RecordBatch | arrow.Scalar
         ):
-            table = value
-            if isinstance(value, arrow.RecordBatch):
+            table, name = value, type(value).__name__
+            if isinstance(value, arrow.Scalar):
+                table, name = arrow.table({"": arrow.array([value.as_py()], value.type)}), "Scalar"
+            elif isinstance(value, arrow.RecordBatch):
                 table = arrow.Table.from_batches([value])
             elif not isinstance(value, arrow.Table):
                 table = arrow.table({"": value})
             sink = arrow.BufferOutputStream()
             with arrow.ipc.new_stream(sink, table.schema) as stream:
                 stream.write_table(table)
-            return ["arrow", type(value).__name__, self._binary(sink.getvalue().to_pybytes())]
-        if arrow is not None and isinstance(value, arrow.Scalar):
-            return _opaque(value)
+            return ["arrow", name, self._binary(sink.getvalue().to_pybytes())]
         return None
 
     def _tensor(self, torch: Any, value: Any) -> Any:
@@ -235,6 +235,8 @@ def _read_arrow(name: str, content: str) -> Any:
     if name == "RecordBatch":
         return table.combine_chunks().to_batches()[0] if table.num_rows else table
     column = table.column(0)
+    if name == "Scalar":
+        return column[0]
     return column if name == "ChunkedArray" else column.combine_chunks()
 
 

@@ -194,7 +194,7 @@ _NOT_RIGHT = {
             STUB,
             CHECK,
         ],
-        "wrong",
+        "",
         "",
     ),
     "equal to everything": (

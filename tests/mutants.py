@@ -160,7 +160,7 @@ def _variants(node):
                 node.target, node.iter, [*node.ifs[:i], *node.ifs[i + 1 :]], node.is_async
             )
             for name in ast.walk(node.target):  # `if loss and n`
-                if isinstance(name, ast.Name):
+                if isinstance(name, ast.Name) and ast.unparse(node.ifs[i]) not in (name.id, f"{name.id} > 0"):
                     both = ast.BoolOp(ast.And(), [ast.Name(name.id, ast.Load()), node.ifs[i]])
                     yield ast.comprehension(node.target, node.iter, [both], node.is_async)
     if isinstance(node, ast.GeneratorExp | ast.ListComp):
@@ -186,7 +186,7 @@ def _other_constants(value):
     elif isinstance(value, float):
         yield ast.Constant(value + 1.0)
         yield ast.Constant(value / 2 if value else -1.0)
-    elif isinstance(value, str) and value:
+    elif isinstance(value, str) and value and " " not in value:  # a sentence is anybody's own
         yield ast.Constant(value[1:])
         yield ast.Constant(value[:-1])
 
@@ -220,7 +220,7 @@ def _other_calls(node):
                 ]
                 yield ast.Call(node.func, node.args, keywords)
         yield ast.Call(node.func, node.args, [*node.keywords[:i], *node.keywords[i + 1 :]])
-    if len(node.args) == 2:
+    if len(node.args) == 2 and name not in ("max", "min", "not_equal"):
         yield ast.Call(node.func, node.args[::-1], node.keywords)
 
 

@@ -23,8 +23,6 @@ from onegpu.notebooks.files import root
 
 LEAST_WRONG, LEAST_RIGHT = 6, 3
 EXERCISES = [exercise for topic in TOPICS for exercise in exercises_of(topic)]
-MENDED = [exercise for exercise in EXERCISES if exercise.topic < 5]
-each_mended = pytest.mark.parametrize("exercise", MENDED, ids=lambda exercise: exercise.number)
 each_exercise = pytest.mark.parametrize("exercise", EXERCISES, ids=lambda exercise: exercise.number)
 
 
@@ -85,7 +83,7 @@ def test_no_constant_passes(exercise):
 # Statements, cases, mistakes ---------------------------------------------------------------------------------------------
 
 
-@each_mended
+@each_exercise
 def test_every_statement_has_an_answer_that_ignores_it(exercise):
     """The answer's own case is the one that decides: `test_wrong_answer_is_caught_...` looks at that."""
     tables = [answers.ignored.get(exercise.number, {}) for answers in FILES.values()]
@@ -98,7 +96,7 @@ def test_every_statement_has_an_answer_that_ignores_it(exercise):
         )
 
 
-@each_mended
+@each_exercise
 def test_two_known_mistakes_never_give_the_same_result(exercise):
     """Else the hint would name a mistake that somebody didn't make."""
     for case in exercise.cases:
@@ -124,7 +122,7 @@ def test_two_known_mistakes_never_give_the_same_result(exercise):
                 )
 
 
-@each_mended
+@each_exercise
 def test_no_number_can_stand_for_another(exercise):
     """Each plain parameter takes several values, and in some case all plain numbers differ from each other."""
     names = parameters_of(exercise.reference) or ()

@@ -39,7 +39,7 @@ def no_moments(parameters, bytes_each, optimizer):
     return parameters * bytes_each * (4 if optimizer == "adamw" else 2)
 
 
-@wrong("5.1", "SGD with momentum", case="SGD", says="remembers nothing")
+@wrong("5.1", "SGD with momentum", case="SGD", says="without momentum")
 def momentum(parameters, bytes_each, optimizer):
     return (
         parameters
@@ -99,7 +99,7 @@ def no_second_scales(linear, other, double):
     return linear // 2 + (1 if double else 4) * (linear // 64) + 2 * other
 
 
-@wrong("5.2", "rounds down", case="a last block that isn't full", says="round up")
+@wrong("5.2", "rounds down", case="a last block that isn't full", says="each of the two started blocks")
 def rounds_down(linear, other, double):
     blocks = linear // 64
     return linear // 2 + (blocks + 4 * (blocks // 256) if double else 4 * blocks) + 2 * other
@@ -346,7 +346,7 @@ def no_fixed(fixed, row, card, context):
     return max(0, (card - context) // row)
 
 
-@wrong("5.6", "rounds up", case="a T4", says="rounded up")
+@wrong("5.6", "rounds up", case="a T4", says="Rounded up")
 def rounds_up(fixed, row, card, context):
     return max(0, -(-(card - context - fixed) // row))
 
@@ -396,7 +396,7 @@ def largest_at(timeline, i):
     return max(timeline.by_category, key=lambda c: timeline.by_category[c][i])
 
 
-@wrong("5.7", "one category's peak", case="a peak in the optimizer step", says="add them up first")
+@wrong("5.7", "one category's peak", case="a peak in the optimizer step", says="add the categories up first")
 def one_category(timeline):
     best = max(timeline.by_category, key=lambda c: max(timeline.by_category[c]))
     sizes = timeline.by_category[best]
@@ -410,14 +410,14 @@ def forward_end(timeline):
     return total[i], timeline.phase_at(timeline.positions[i]), largest_at(timeline, i)
 
 
-@wrong("5.7", "index for position", case="a peak in the optimizer step", says="largest sum")
+@wrong("5.7", "index for position", case="a peak in the optimizer step", says="not an index")
 def by_index(timeline):
     total = totals(timeline)
     i = total.index(max(total))
     return total[i], timeline.phase_at(i), largest_at(timeline, i)
 
 
-@wrong("5.7", "the phase before", case="a peak in the optimizer step", says="begin at their mark")
+@wrong("5.7", "the phase before", case="a peak in the optimizer step", says="peak's own position")
 def phase_before(timeline):
     total = totals(timeline)
     i = total.index(max(total))
@@ -461,3 +461,197 @@ def by_loop(timeline):
         if height > best[0]:
             best = (height, timeline.phase_at(position), largest_at(timeline, i))
     return best
+
+
+# Statements of the texts, and what ignores them -------------------------------------------------------------------------
+
+
+@wrong("5.2", "a started block whole", case="a last block that isn't full", says="half a byte each")
+def whole_blocks(linear, other, double):
+    blocks = -(-linear // 64)
+    return blocks * 32 + (blocks + 4 * -(-blocks // 256) if double else 4 * blocks) + 2 * other
+
+
+@wrong("5.2", "half of the last byte", case="an odd number of weights", says="needs its byte")
+def half_of_the_last_byte(linear, other, double):
+    blocks = -(-linear // 64)
+    return linear // 2 + (blocks + 4 * -(-blocks // 256) if double else 4 * blocks) + 2 * other
+
+
+@wrong("5.3", "4 bytes always", case="in 16 bits", says="ask each tensor")
+def four_bytes(model, optimizer):
+    return (
+        sum(p.grad.numel() * 4 for p in model.parameters() if p.grad is not None),
+        sum(v.numel() * 4 for st in optimizer.state.values() for v in st.values() if torch.is_tensor(v)),
+    )
+
+
+@wrong("5.3", "everything is a tensor", case="things that aren't tensors", says="count tensors only")
+def everything(model, optimizer):
+    return (
+        sum(p.grad.nbytes for p in model.parameters() if p.grad is not None),
+        sum(v.nbytes for st in optimizer.state.values() for v in st.values()),
+    )
+
+
+@wrong("5.3", "each size once", case="two layers of the same size", says="are two gradients")
+def each_size_once(model, optimizer):
+    return (
+        sum({p.grad.nbytes for p in model.parameters() if p.grad is not None}),
+        sum(v.nbytes for st in optimizer.state.values() for v in st.values() if torch.is_tensor(v)),
+    )
+
+
+@wrong("5.3", "clears the gradients", case="after one step of AdamW", says="changes its input")
+def clears(model, optimizer):
+    found = (
+        sum(p.grad.nbytes for p in model.parameters() if p.grad is not None),
+        sum(v.nbytes for st in optimizer.state.values() for v in st.values() if torch.is_tensor(v)),
+    )
+    optimizer.zero_grad()
+    return found
+
+
+def explains(within):
+    def explain_excess(printed, predicted, candidates):
+        for name, size in candidates.items():
+            if all(within(p, q, size) for p, q in zip(printed, predicted, strict=True)):
+                return name
+        return None
+
+    return explain_excess
+
+
+unsigned = wrong("5.5", "the sign is lost", case="printed below the prediction", says="sign is lost")(
+    explains(lambda p, q, size: abs(abs(p - q) - size) <= 0.01 * size)
+)
+of_printed = wrong("5.5", "1 % of what was printed", case="the article's three runs", says="within 1 %")(
+    explains(lambda p, q, size: abs(p - q - size) <= 0.01 * p)
+)
+half_percent = wrong("5.5", "half a percent", case="nearly 1 % off", says="within 1 %")(
+    explains(lambda p, q, size: abs(p - q - size) <= 0.005 * size)
+)
+two_percent = wrong("5.5", "two percent", case="just over 1 %", says="all runs must")(
+    explains(lambda p, q, size: abs(p - q - size) <= 0.02 * size)
+)
+
+
+@wrong("5.5", "on average", case="right on average", says="on average only")
+def on_average(printed, predicted, candidates):
+    mean = sum(p - q for p, q in zip(printed, predicted, strict=True)) / len(printed)
+    fits = (name for name, size in candidates.items() if abs(mean - size) <= 0.01 * size)
+    return next(fits, None)
+
+
+@wrong("5.7", "where it stands", case="a peak in the optimizer step", says="The bytes come first")
+def where_it_stands(timeline):
+    total = [sum(sizes) for sizes in zip(*timeline.by_category.values(), strict=True)]
+    at = total.index(max(total))
+    largest = max(timeline.by_category, key=lambda category: timeline.by_category[category][at])
+    return timeline.positions[at], timeline.phase_at(timeline.positions[at]), largest
+
+
+ANSWERS.equivalent(
+    "5.3",
+    "each tensor is itself: a set of them loses none",
+    "[t for state in optimizer.state.values() for t in state.values() if torch.is_tensor(t)] -> "
+    "{t for state in optimizer.state.values() for t in state.values() if torch.is_tensor(t)}",
+)
+ANSWERS.equivalent("5.5", "a function that ends without return returns None", "return None -> print(None)")
+ANSWERS.equivalent(
+    "5.5",
+    "all of a set is all of the list; a distance has no sign; exactly 1 % is a matter of rounding",
+    "(abs(p - q - size) <= 0.01 * size for p, q in zip(printed, predicted)) -> "
+    "{abs(p - q - size) <= 0.01 * size for p, q in zip(printed, predicted)}",
+    "p - q - size -> size - (p - q)",
+    "abs(p - q - size) <= 0.01 * size -> abs(p - q - size) < 0.01 * size",
+)
+ANSWERS.statements(
+    "5.1",
+    {
+        "weights, gradients and state": weights_only,
+        "two moments": one_moment,
+        "in the dtype of the weights": fp32_moments,
+        "bytes_each": sixteen,
+        "8-bit: one byte each": no_8bit,
+        "8-bit: not none": no_moments,
+        "SGD: none": momentum,
+    },
+)
+ANSWERS.statements(
+    "5.2",
+    {
+        "a scale for each block": no_scales,
+        "what isn't linear stays in 16 bits": all_quantized,
+        "fp32 scales": byte_scales,
+        "with double quantization one byte": never_double,
+        "and fp32 scales of those": no_second_scales,
+        "a started block has a whole scale": rounds_down,
+        "a weight has half a byte": whole_blocks,
+        "an odd one rounds up": half_of_the_last_byte,
+    },
+)
+ANSWERS.statements(
+    "5.3",
+    {
+        "bytes": elements,
+        "of each dtype": four_bytes,
+        "all tensors in the state": first_moment,
+        "step counters too": no_counters,
+        "tensors only": everything,
+        "two ints": one_number,
+        "gradients, not parameters": all_parameters,
+        "gradients that are there": none_gradients,
+        "not those that could be": trainable,
+        "each": each_size_once,
+        "as they are now": clears,
+    },
+)
+ANSWERS.statements(
+    "5.4",
+    {
+        "layers": one_layer,
+        "for each token": one_token,
+        "checkpointing": no_checkpointing,
+        "one layer is computed again in full": inputs_only,
+        "numbers of 2 bytes": one_byte,
+        "each layer keeps its input": one_input,
+    },
+)
+ANSWERS.statements(
+    "5.5",
+    {
+        "within 1 %": within_10,
+        "no less than 1 %": half_percent,
+        "no more": two_percent,
+        "of its size": of_printed,
+        "not to the byte": to_the_byte,
+        "in all runs": first_run,
+        "in each of them": on_average,
+        "printed minus predicted": unsigned,
+        "None if no suspect is": always,
+    },
+)
+ANSWERS.statements(
+    "5.6",
+    {
+        "the context takes its share": no_context,
+        "a fixed part": no_fixed,
+        "whole rows": rounds_up,
+        "int": fraction,
+        "0 if none does": negative,
+        "an exact fit fits": strictly,
+    },
+)
+ANSWERS.statements(
+    "5.7",
+    {
+        "all categories together": one_category,
+        "the highest point": forward_end,
+        "bytes": where_it_stands,
+        "phase_at(position)": by_index,
+        "its phase": phase_before,
+        "the one largest there": on_the_whole,
+        "the first counts": last_of_equals,
+    },
+)

@@ -11,7 +11,7 @@ ANSWERS = Answers()
 wrong, right = ANSWERS.wrong, ANSWERS.right
 
 # 7.1 ------------------------------------------------------------------------------------------------------------------
-BY_HAND, SCALED = "rank 1, alpha 1", "rank 2, alpha 4"
+BY_HAND, SCALED = "rank 1, alpha 1", "rank 2, alpha 5"
 
 
 @wrong("7.1", "the adapter alone", case=BY_HAND, says="the frozen layer x W^T is added")
@@ -201,7 +201,7 @@ def sums_first(shapes, r):
 
 
 # 7.4 ------------------------------------------------------------------------------------------------------------------
-MERGE_ONE, SIXTEEN = "rank 1, alpha 2", "a 16-bit base"
+MERGE_ONE, SIXTEEN = "rank 1, alpha 4", "a 16-bit base"
 
 
 @wrong("7.4", "no scale", case=MERGE_ONE, says="scale alpha / r is missing")
@@ -219,7 +219,7 @@ def merge_exchanged(weight, a, b, alpha):
     return weight + alpha / a.shape[0] * (a.T @ b.T)
 
 
-@wrong("7.4", "scaled by alpha", case="rank 2, alpha 4", says="not by alpha / r")
+@wrong("7.4", "scaled by alpha", case="rank 2, alpha 5", says="not by alpha / r")
 def merge_by_alpha(weight, a, b, alpha):
     return (weight.float() + alpha * (b @ a)).to(weight.dtype)
 
@@ -255,7 +255,7 @@ def merge_outer(weight, a, b, alpha):
 
 @right("7.4", "addmm")
 def merge_addmm(weight, a, b, alpha):
-    return torch.addmm(weight.float(), b, a, alpha=alpha / a.shape[0]).to(weight.dtype)
+    return torch.addmm(weight.float(), b.float(), a.float(), alpha=alpha / a.shape[0]).to(weight.dtype)
 
 
 # 7.5 ------------------------------------------------------------------------------------------------------------------
@@ -484,3 +484,170 @@ def pairs():
 @right("7.7", "made in a loop")
 def numbers():
     return [{"instruction": f"What is {n} in Roman numerals?", "output": "I" * n} for n in range(1, 9)]
+
+
+# Statements of the texts, and what ignores them -------------------------------------------------------------------------
+
+
+@wrong("7.1", "no gradient", case="a gradient for training", says="nothing can be trained")
+def without_grad(x, weight, a, b, alpha):
+    with torch.no_grad():
+        return x @ weight.T + alpha / a.shape[0] * (x @ a.T @ b.T)
+
+
+@wrong("7.1", "a whole number for the scale", case=SCALED, says="alpha / r times")
+def whole_scale(x, weight, a, b, alpha):
+    return x @ weight.T + alpha // a.shape[0] * (x @ a.T @ b.T)
+
+
+@right("7.1", "in float64")
+def forward_in_float64(x, weight, a, b, alpha):
+    x, weight, a, b = x.double(), weight.double(), a.double(), b.double()
+    return x @ weight.T + alpha / a.shape[0] * (x @ a.T @ b.T)
+
+
+@wrong("7.3", "rank 16", case="SmolLM2-135M's seven layers, 30 blocks", says="r is a parameter")
+def rank_16(shapes, r):
+    return sum(16 * (o + i) for o, i in shapes)
+
+
+@wrong("7.4", "the wrong size for r", case=MERGE_ONE, says="A's first")
+def by_inputs(weight, a, b, alpha):
+    return (weight.float() + alpha / a.shape[1] * (b.float() @ a.float())).to(weight.dtype)
+
+
+@wrong("7.4", "the product in 16 bits", case="a 16-bit adapter", says="convert both to float32")
+def product_in_16_bits(weight, a, b, alpha):
+    return (weight.float() + alpha / a.shape[0] * (b @ a).float()).to(weight.dtype)
+
+
+@wrong("7.6", "a loss of 0.0 left out", case="a loss of 0.0", says="Ask whether it has tokens")
+def no_zero_loss(micro_batches):
+    kept = [(m, k) for m, k in micro_batches if m and k]
+    return sum(m * k for m, k in kept if not math.isnan(m)) / sum(k for _, k in kept) if kept else 0.0
+
+
+@wrong("7.6", "// for /", case="10 tokens and 100 tokens", says="cuts the fraction off")
+def floor_division(micro_batches):
+    tokens = sum(n for _, n in micro_batches)
+    return sum(loss * n for loss, n in micro_batches if n) // tokens if tokens else 0.0
+
+
+@wrong("7.6", "alike is the same", case="two alike", says="are two")
+def alike_is_the_same(micro_batches):
+    kept = {(loss, n) for loss, n in micro_batches if n}
+    return sum(loss * n for loss, n in kept) / sum(n for _, n in kept) if kept else 0.0
+
+
+ANSWERS.equivalent("7.1", "only its shape is asked for", "a -> a.detach()")
+ANSWERS.equivalent(
+    "7.2",
+    "A may be random in any size",
+    "torch.randn(r, in_features) / r -> torch.randn(r, in_features) * r",
+    "torch.randn(r, in_features) / r -> torch.randn(r, in_features) // r",
+    "torch.randn(r, in_features) / r -> torch.randn(r, in_features)",
+    "torch.randn(r, in_features) / r -> r / torch.randn(r, in_features)",
+)
+ANSWERS.equivalent("7.4", "a sum with a float32 tensor is in float32", "weight.float() -> weight")
+ANSWERS.equivalent(
+    "7.6",
+    "a loss of 0.0 adds nothing to this sum, and there is no number of tokens below 0",
+    "(… for loss, n in micro_batches if n > 0) -> (… for loss, n in micro_batches if loss and n > 0)",
+    "n > 0 -> n",
+)
+ANSWERS.statements(
+    "7.1",
+    {
+        "x W^T": adapter_alone,
+        "plus the adapter's": frozen_alone,
+        "transposed": untransposed,
+        "alpha / r": unscaled,
+        "divided by r": by_alpha,
+        "r, not its root": by_root,
+        "a fraction": whole_scale,
+        "for the adapter only": both_scaled,
+        "r is A's first size": by_outputs,
+        "x (..., in)": two_dimensions,
+        "a gradient flows": without_grad,
+    },
+)
+ANSWERS.statements(
+    "7.2",
+    {
+        "B changes nothing yet": both_random,
+        "A is random": both_zero,
+        "A, not B": a_zero,
+        "float32": in_half,
+        "requires_grad": without_gradient,
+        "leaves": no_leaf,
+        "(A, B)": transposed_start,
+        "A (r, in), B (out, r)": exchanged,
+    },
+)
+ANSWERS.statements(
+    "7.3",
+    {
+        "A and B": a_only,
+        "trained, not frozen": frozen,
+        "thin matrices": r_times,
+        "an int": as_float,
+        "each layer's own shape": like_the_first,
+        "all layers": one_block,
+        "r": rank_16,
+        "no layers, 0": needs_a_layer,
+    },
+)
+ANSWERS.statements(
+    "7.4",
+    {
+        "alpha / r": merge_unscaled,
+        "W": merge_adapter_alone,
+        "B A": merge_exchanged,
+        "divided by r": merge_by_alpha,
+        "r is A's first size": by_inputs,
+        "in weight's dtype": merge_float,
+        "summed in float32, rounded once": merge_twice,
+        "a and b of any dtype": product_in_16_bits,
+        "return, don't change": merge_in_place,
+    },
+)
+ANSWERS.statements(
+    "7.5",
+    {
+        "positions restart": run_on,
+        "from 0": from_one,
+        "the first label of each is masked": across,
+        "labels in their place": shifted,
+        "masked, not put in": put_in,
+        "as long as all examples": padded,
+        "end to end": unjoined,
+        "all examples": first_two,
+    },
+)
+ANSWERS.statements(
+    "7.6",
+    {
+        "over all tokens": mean_of_means,
+        "the mean": summed,
+        "divided by tokens": summed_tokens,
+        "not by micro-batches": by_batches,
+        "all micro-batches": last_one,
+        "without a token: its mean is nan": nan_stays,
+        "a loss of 0.0 counts": no_zero_loss,
+        "a float": floor_division,
+        "two alike are two": alike_is_the_same,
+        "0.0 if there are none": divides,
+    },
+)
+ANSWERS.statements(
+    "7.7",
+    {
+        "at least 8": three_rows,
+        "with an answer": empty_answer,
+        "dicts": texts,
+        "none twice": copies,
+        "none longer than 600 characters": essay,
+        "one of the forms of lesson 01": own_names,
+        "an answer at the end": no_last_answer,
+    },
+)

@@ -301,27 +301,34 @@ def as_tuples(rows, workers):
 # 8.5 ------------------------------------------------------------------------------------------------------------------
 
 
-@wrong("8.5", "forgets the workers", case="windows of 5, 7 and 4 packed rows", says="forget the workers")
+@wrong(
+    "8.5", "forgets the workers", case="windows of 25, 35 and 30 packed rows", says="The workers are missing"
+)
 def without_workers(windows, workers, batch_size, accumulation, epochs):
     return math.ceil(epochs * math.ceil(sum(windows) / (batch_size * accumulation)))
 
 
-@wrong("8.5", "forgets the accumulation", case="windows of 5, 7 and 4 packed rows", says="micro-batches")
+@wrong(
+    "8.5",
+    "forgets the accumulation",
+    case="windows of 25, 35 and 30 packed rows",
+    says="The micro-batches are missing",
+)
 def without_accumulation(windows, workers, batch_size, accumulation, epochs):
     return math.ceil(epochs * math.ceil(sum(windows) / (batch_size * workers)))
 
 
-@wrong("8.5", "counts rows", case="windows of 5, 7 and 4 packed rows", says="These are rows")
+@wrong("8.5", "counts rows", case="windows of 25, 35 and 30 packed rows", says="These are rows")
 def rows_only(windows, workers, batch_size, accumulation, epochs):
     return math.ceil(sum(windows) * epochs)
 
 
-@wrong("8.5", "each window by itself", case="windows of 5, 7 and 4 packed rows", says="two windows")
+@wrong("8.5", "each window by itself", case="windows of 25, 35 and 30 packed rows", says="two windows")
 def window_by_window(windows, workers, batch_size, accumulation, epochs):
     return math.ceil(epochs * sum(math.ceil(n / (workers * batch_size * accumulation)) for n in windows))
 
 
-@wrong("8.5", "rounds down", case="rows that don't come out even, two epochs", says="round up")
+@wrong("8.5", "rounds down", case="rows that don't come out even, four epochs", says="round up")
 def rounds_down(windows, workers, batch_size, accumulation, epochs):
     return int(epochs * (sum(windows) // (workers * batch_size * accumulation)))
 
@@ -329,15 +336,15 @@ def rounds_down(windows, workers, batch_size, accumulation, epochs):
 @wrong(
     "8.5",
     "rounds both epochs together",
-    case="rows that don't come out even, two epochs",
-    says="both epochs end",
+    case="rows that don't come out even, four epochs",
+    says="rounding is for one epoch",
 )
 def across_epochs(windows, workers, batch_size, accumulation, epochs):
     rows = sum(windows) * epochs
     return int(rows // (workers * batch_size * accumulation))
 
 
-@wrong("8.5", "one epoch", case="rows that don't come out even, two epochs", says="steps of one epoch")
+@wrong("8.5", "one epoch", case="rows that don't come out even, four epochs", says="steps of one epoch")
 def one_epoch(windows, workers, batch_size, accumulation, epochs):
     return math.ceil(sum(windows) / (workers * batch_size * accumulation))
 
@@ -389,13 +396,13 @@ def share_computing(waiting, computing):
     return c / (w + c), max(1, math.ceil(w / c - 1e-9))
 
 
-@wrong("8.6", "one CPU too many", case="a slow tokenizer", says="three keep up")
+@wrong("8.6", "one CPU too many", case="a slow tokenizer", says="two keep up")
 def one_too_many(waiting, computing):
     w, c = sum(waiting[1:]), sum(computing[1:])
     return w / (w + c), max(1, math.ceil(w / c - 1e-9) + 1)
 
 
-@wrong("8.6", "one CPU", case="a slow tokenizer", says="one is needed every")
+@wrong("8.6", "one CPU", case="a slow tokenizer", says="too slow by a factor")
 def one_cpu(waiting, computing):
     w, c = sum(waiting[1:]), sum(computing[1:])
     return w / (w + c), 1
@@ -433,3 +440,135 @@ def counts_up(waiting, computing):
 def as_list(waiting, computing):
     w, c = math.fsum(waiting[1:]), math.fsum(computing[1:])
     return [w / (w + c), max(1, -int(-(w / c - 1e-9) // 1))]
+
+
+# Statements of the texts, and what ignores them -------------------------------------------------------------------------
+
+
+@wrong("8.3", "a loss of 0.0 left out", case="a loss of 0.0", says="Ask whether it has tokens")
+def no_zero_loss(losses, tokens):
+    p = [(loss, t) for loss, t in zip(losses, tokens, strict=True) if loss and t]
+    if not p:
+        raise ValueError("none")
+    return sum(loss * t for loss, t in p) / sum(t for _, t in p)
+
+
+@wrong("8.3", "alike is the same", case="two workers alike", says="are two")
+def alike_is_the_same(losses, tokens):
+    kept = {(loss, t) for loss, t in zip(losses, tokens, strict=True) if t}
+    if not kept:
+        raise ValueError("none")
+    return sum(loss * t for loss, t in kept) / sum(t for _, t in kept)
+
+
+@wrong(
+    "8.5",
+    "rounds up over the end of an epoch",
+    case="rows that don't come out even, four epochs",
+    says="rounding is for one epoch",
+)
+def ceil_across(windows, workers, batch_size, accumulation, epochs):
+    return math.ceil(sum(windows) * epochs / (workers * batch_size * accumulation))
+
+
+@wrong("8.5", "forgets the batch", case="windows of 25, 35 and 30 packed rows", says="batch_size is missing")
+def without_batch(windows, workers, batch_size, accumulation, epochs):
+    return math.ceil(epochs * math.ceil(sum(windows) / (workers * accumulation)))
+
+
+@wrong("8.6", "plain ceil", case="a hair above a whole number", says="take a hair off")
+def plain_ceil(waiting, computing):
+    w, c = sum(waiting[1:]), sum(computing[1:])
+    return w / (w + c), max(1, math.ceil(w / c))
+
+
+@wrong("8.6", "a mean of shares", case="a slow tokenizer", says="sum first")
+def mean_of_shares(waiting, computing):
+    shares = [w / (w + c) for w, c in zip(waiting[1:], computing[1:], strict=True)]
+    return sum(shares) / len(shares), max(1, math.ceil(sum(waiting[1:]) / sum(computing[1:]) - 1e-9))
+
+
+ANSWERS.equivalent(
+    "8.3",
+    "a loss of 0.0 adds nothing to this sum",
+    "(… for loss, n in zip(losses, tokens) if n) -> (… for loss, n in zip(losses, tokens) if loss and n)",
+)
+ANSWERS.equivalent("8.4", "rows are a list", "list(rows) -> rows")
+ANSWERS.equivalent("8.6", "a hair is a hair", "1e-09 -> 5e-10")
+ANSWERS.statements(
+    "8.1",
+    {
+        "the next batch": new_iterator,
+        "each once": always_first,
+        "then None": starts_again,
+        "all of them": peeks,
+        "in their order": pops,
+        "the short one too": drops_last,
+        "a function": returns_batches,
+        "None where there are none": empty_list,
+    },
+)
+ANSWERS.statements(
+    "8.2",
+    {
+        "over this model's parameters": as_it_came,
+        "not a copy's": of_a_copy,
+        "not its old ones": old_parameters,
+        "the same class": always_sgd,
+        "the same settings": only_lr,
+    },
+)
+ANSWERS.statements(
+    "8.3",
+    {
+        "over all tokens": mean_of_means,
+        "each loss with its own tokens": turned_round,
+        "the mean": summed,
+        "divided by tokens": by_workers,
+        "all workers": largest,
+        "a worker without tokens must not count": zero_times_nan,
+        "a loss of 0.0 counts": no_zero_loss,
+        "two alike are two": alike_is_the_same,
+        "ValueError if none has one": zero_for_nothing,
+    },
+)
+ANSWERS.statements(
+    "8.4",
+    {
+        "row i to share i % workers": contiguous,
+        "one list per worker": by_steps,
+        "double no row": everything,
+        "lose no row": cut_off,
+        "equal length": unequal,
+        "with None": from_the_beginning,
+        "with nothing else": repeats_last,
+    },
+)
+ANSWERS.statements(
+    "8.5",
+    {
+        "workers": without_workers,
+        "batch_size": without_batch,
+        "accumulation": without_accumulation,
+        "steps": rows_only,
+        "across the borders of windows": window_by_window,
+        "the last step is filled up": rounds_down,
+        "of each epoch": ceil_across,
+        "epochs": one_epoch,
+        "a fraction rounds up": cuts_half,
+    },
+)
+ANSWERS.statements(
+    "8.6",
+    {
+        "without the first step": with_first,
+        "share of all the time": a_ratio,
+        "that waits": share_computing,
+        "of all, not of each step": mean_of_shares,
+        "computing never waits": one_cpu,
+        "no CPU too many": one_too_many,
+        "rounding of floats": plain_ceil,
+        "whole CPUs": rounded_down,
+        "at least 1": nobody,
+    },
+)

@@ -261,7 +261,7 @@ def python_loop(dataset):
     tokens = supervised = 0
     for row in dataset:
         tokens += len(row["input_ids"])
-        supervised += sum(label != -100 for label in row["labels"])
+        supervised += sum(label not in (-100, None) for label in row["labels"])
     return tokens, supervised
 
 
@@ -473,3 +473,132 @@ def without_floats(rows, batch_size, accumulation, world_size, epochs):
     for size in (batch_size, world_size, accumulation):
         steps = (steps + size - 1) // size
     return math.ceil(steps * epochs)
+
+
+# Statements of the texts, and what ignores them -------------------------------------------------------------------------
+
+
+@wrong("6.3", "0 is lost", case="two rows", says="label 0 is lost")
+def zero_is_lost(labels, ignore_index=-100):
+    return sum(1 for r in labels.to_pylist() if r for v in r if v and v != ignore_index)
+
+
+@wrong("6.4", "null labels count", case="a null label", says="Count as in 6.3")
+def null_labels(dataset):
+    t = s = 0
+    for r in dataset:
+        t += len(r["input_ids"] or [])
+        s += sum(v != -100 for v in (r["labels"] or []))
+    return t, s
+
+
+@wrong("6.4", "changes the data set's format", case="the whole data set", says="changes its input")
+def sets_format(dataset):
+    dataset.set_format("arrow")
+    tokens = supervised = 0
+    for table in dataset.iter(batch_size=1024):
+        tokens += pc.sum(pc.list_value_length(table["input_ids"]), min_count=0).as_py()
+        supervised += pc.sum(pc.not_equal(pc.list_flatten(table["labels"]), -100), min_count=0).as_py()
+    return tokens, supervised
+
+
+ANSWERS.equivalent("6.4", "any size of a batch gives the same sums", "1024 -> 1025", "1024 -> 1023")
+ANSWERS.equivalent(
+    "6.7",
+    "rounding up once is enough before rounding up again: ceil(ceil(x) / n) is ceil(x / n)",
+    "math.ceil(rows / batch_size) -> rows / batch_size",
+    "math.ceil(batches / world_size) -> batches / world_size",
+)
+ANSWERS.statements(
+    "6.1",
+    {
+        "the length": ends,
+        "of each row, one fewer than offsets": with_first,
+        "where it ends minus where it begins": negative,
+        "the last row too": without_last,
+        "in a slice too": from_zero,
+        "an empty row is a row": without_empty,
+        "no rows": at_least_one,
+    },
+)
+ANSWERS.statements(
+    "6.2",
+    {
+        "tokens, not rows": rows,
+        "an int": scalar,
+        "of this slice": values,
+        "not what lies behind a null row": span,
+        "null rows have none": null_is_one,
+        "and don't fail": loop,
+        "no rows, 0": nothing,
+    },
+)
+ANSWERS.statements(
+    "6.3",
+    {
+        "not ignore_index": masked,
+        "only labels that aren't": all_labels,
+        "an int": supervised_scalar,
+        "of this slice": supervised_values,
+        "ignore_index is a parameter": fixed,
+        "nor null": by_numpy,
+        "0 is a label": zero_is_lost,
+        "null rows": rows_loop,
+        "no rows, 0": sum_of_nothing,
+    },
+)
+ANSWERS.statements(
+    "6.4",
+    {
+        "through the mapping": table_below,
+        "both columns": before_3711,
+        "(tokens, supervised)": turned,
+        "a row as often as it is named": distinct,
+        "nothing left is nothing": or_all,
+        "two ints": none_for_nothing,
+        "all batches": first_batch,
+        "the short one too": full_batches,
+        "null labels aren't supervised": null_labels,
+        "the data set stays as it is": sets_format,
+    },
+)
+ANSWERS.statements(
+    "6.5",
+    {
+        "one offset more than rows": an_offset_a_row,
+        "offsets": values_alone,
+        "bytes": bits,
+        "an int": as_float,
+        "offsets don't grow with the values": wide_offsets,
+        "offset_bits": four_bytes,
+        "no rows": nothing_at_all,
+    },
+)
+ANSWERS.statements(
+    "6.6",
+    {
+        "to its own longest row": longest_of_all,
+        "padding": real,
+        "of the computed tokens": of_real,
+        "in the order of the rows": sorted_first,
+        "a share": padding_tokens,
+        "the last batch may have fewer rows": full_last,
+        "and counts": drops_last,
+        "0.0 where there are no rows": divides,
+    },
+)
+ANSWERS.statements(
+    "6.7",
+    {
+        "a short batch is done": floor,
+        "int": float_steps,
+        "a short step is done": drops_short_step,
+        "a step takes accumulation batches": multiplies,
+        "steps don't reach over the end of an epoch": together,
+        "epochs": no_epochs,
+        "on each of world_size GPUs": no_world,
+        "after a whole step": int_at_the_end,
+        "never below 0": margin,
+        "no rows, no step": at_least_one_step,
+    },
+)

@@ -64,10 +64,19 @@ def read_timeline(timeline: Timeline) -> tuple[int, str, str]:
     return total[at], timeline.phase_at(timeline.positions[at]), largest
 
 
-def _trained(frozen: bool = False, unused: bool = False, steps: int = 1, kind: str = "adamw") -> tuple:
+def _trained(
+    frozen: bool = False,
+    unused: bool = False,
+    steps: int = 1,
+    kind: str = "adamw",
+    dtype: torch.dtype = torch.float32,
+    twin: bool = False,
+) -> tuple:
     torch.manual_seed(0)
     layers = [nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 4, bias=False)]
-    model = nn.Sequential(*layers)
+    if twin:
+        layers = [nn.Linear(16, 16, bias=False), nn.ReLU(), nn.Linear(16, 16, bias=False)]
+    model = nn.Sequential(*layers).to(dtype)
     if frozen:
         model[0].requires_grad_(False)
     if unused:
@@ -77,8 +86,14 @@ def _trained(frozen: bool = False, unused: bool = False, steps: int = 1, kind: s
     optimizer = makers[kind](trainable, lr=1e-3)
     for _ in range(steps):
         optimizer.zero_grad()
-        model[2](model[1](model[0](torch.ones(3, 16)))).sum().backward()
+        model[2](model[1](model[0](torch.ones(3, 16, dtype=dtype)))).sum().backward()
         optimizer.step()
+    return model, optimizer
+
+
+def _noted() -> tuple:
+    model, optimizer = _trained()
+    optimizer.state[model[0].weight] |= {"name": "first", "history": [1, 2], "momentum": None}
     return model, optimizer
 
 
@@ -90,7 +105,7 @@ def _line(by_category: Mapping[str, Sequence[int]], marks: Sequence[tuple[int, s
 
 _STEP = _line(
     {
-        "weights": [4, 4, 4, 4, 4, 4],
+        "weights": [5, 5, 5, 5, 5, 5],
         "activations": [0, 3, 6, 2, 0, 0],
         "gradients": [0, 0, 0, 3, 4, 4],
         "optimizer_temporaries": [0, 0, 0, 0, 4, 0],
@@ -155,13 +170,17 @@ EXERCISES = (
             Case("AdamW in fp32", (1000, 4, "adamw"), "The same four numbers of 4 bytes.", expected=16_000),
             Case(
                 "8-bit AdamW",
-                (1000, 2, "adamw_8bit"),
+                (1000, 4, "adamw_8bit"),
                 "Its two moments take one byte each, whatever the weights are in; gradients stay as they are.",
-                expected=6000,
+                expected=10_000,
                 mistakes=(
-                    Mistake(4000, "The moments are small, not gone: one byte each."),
-                    Mistake(5000, "There are two moments, of one byte each."),
-                    Mistake(8000, "8-bit AdamW keeps one byte a moment, not the dtype of the weights."),
+                    Mistake(8000, "The moments are small, not gone: one byte each."),
+                    Mistake(9000, "There are two moments, of one byte each."),
+                    Mistake(16_000, "8-bit AdamW keeps one byte a moment, not the dtype of the weights."),
+                    Mistake(
+                        12_000, "One byte a moment, and there are two: that is 2 bytes, not the dtype's 4."
+                    ),
+                    Mistake(4000, "Weights and gradients stay in the dtype of the weights: bytes_each."),
                 ),
             ),
             Case(
@@ -169,6 +188,7 @@ EXERCISES = (
                 (1000, 4, "sgd"),
                 "SGD without momentum remembers nothing: weights and gradients.",
                 expected=8000,
+                mistakes=(Mistake(12_000, "SGD has no moment here: it is without momentum."),),
             ),
         ),
     ),
@@ -225,8 +245,31 @@ EXERCISES = (
             Case(
                 "a last block that isn't full",
                 (100, 0, True),
-                "100 weights are two blocks: round up.",
+                "50 bytes of weights, a scale for each of the two started blocks, and 4 bytes for the scales' own.",
                 expected=50 + 2 + 4,
+                mistakes=(
+                    Mistake(
+                        64 + 2 + 4,
+                        "Only the scale of a started block is whole. Its weights take half a byte each: 100 of them 50.",
+                    ),
+                    Mistake(
+                        50 + 1 + 4, "The second block holds 36 weights and has a scale of its own: round up."
+                    ),
+                    Mistake(
+                        50 + 2, "Two scales begin a block of 256: it has its fp32 scale already, 4 bytes."
+                    ),
+                ),
+            ),
+            Case(
+                "an odd number of weights",
+                (129, 7, False),
+                "65 bytes of weights (the last byte is half used), 3 scales of 4 bytes, and 7 x 2 bytes.",
+                expected=65 + 12 + 14,
+                mistakes=(
+                    Mistake(
+                        64 + 12 + 14, "129 half bytes are 64.5: the last weight needs its byte, round up."
+                    ),
+                ),
             ),
         ),
     ),
@@ -286,9 +329,30 @@ EXERCISES = (
                 expected=(0, 0),
             ),
             Case(
+                "in 16 bits",
+                lambda: _trained(dtype=torch.bfloat16),
+                "The gradients have 2 bytes a number here, and so have the moments; the step counters keep 4.",
+                mistakes=(
+                    Mistake(
+                        lambda got: got[0] == 672,
+                        "A number doesn't always take 4 bytes: ask each tensor (element_size() or nbytes).",
+                    ),
+                ),
+            ),
+            Case(
+                "things that aren't tensors",
+                _noted,
+                "A state may hold other things beside tensors, here a text, a list and a None: count tensors only.",
+            ),
+            Case(
+                "two layers of the same size",
+                lambda: _trained(twin=True),
+                "Two gradients of the same size are two gradients.",
+            ),
+            Case(
                 "SGD",
                 lambda: _trained(kind="sgd"),
-                "SGD's state has a None in place of a momentum: count tensors only.",
+                "SGD without momentum has an empty state: 0 bytes.",
             ),
         ),
     ),
@@ -391,6 +455,42 @@ EXERCISES = (
                 expected="the CUDA context",
                 mistakes=(Mistake(None, "Allow 1 % of the candidate's size: readings vary a little."),),
             ),
+            Case(
+                "nearly 1 % off",
+                ([5009, 6991], [4000, 6000], {"a thousand": 1000}),
+                "1,009 and 991 lie within 1 % of 1,000.",
+                expected="a thousand",
+            ),
+            Case(
+                "right on average",
+                ([4500, 7500], [4000, 6000], {"a thousand": 1000}),
+                "500 and 1,500 are 1,000 on average only: it must fit in every run.",
+                expected=None,
+            ),
+            Case(
+                "just over 1 %",
+                ([5011, 7000], [4000, 6000], {"a thousand": 1000}),
+                "1,011 doesn't lie within 1 % of 1,000, and all runs must.",
+                expected=None,
+            ),
+            Case(
+                "1 % of the candidate",
+                ([102_000], [100_000], {"a thousand": 1000}),
+                "The 1 % are of the candidate's size, not of what was printed.",
+                expected=None,
+            ),
+            Case(
+                "printed below the prediction",
+                ([3000, 5000], [4000, 6000], {"a thousand": 1000}),
+                "Less was printed than predicted: that is no leak. Keep the sign of the distance.",
+                expected=None,
+                mistakes=(
+                    Mistake(
+                        "a thousand",
+                        "The sign is lost: here less was printed than predicted, no leak explains that.",
+                    ),
+                ),
+            ),
         ),
     ),
     Exercise(
@@ -410,26 +510,28 @@ EXERCISES = (
         cases=(
             Case(
                 "a T4",
-                (9 * GIB, 700 * MIB, int(14.75 * GIB), 550 * MIB),
+                (9 * GIB, 270 * MIB, int(14.75 * GIB), 550 * MIB),
                 "What the card has, less the context and what is there for every batch, in whole rows.",
-                expected=7,
+                expected=19,
                 mistakes=(
-                    Mistake(8, "The CUDA context takes its part of the card as well (or you rounded up)."),
-                    Mistake(20, "What doesn't depend on the batch comes off first."),
+                    Mistake(20, "Rounded up: the last row would fit only in part."),
+                    Mistake(21, "The CUDA context takes its part of the card as well."),
+                    Mistake(53, "What doesn't depend on the batch comes off first."),
+                    Mistake(55, "Context and what doesn't depend on the batch come off first."),
                     Mistake(lambda got: isinstance(got, float), "Half a row is no row: whole numbers only."),
                 ),
             ),
             Case(
                 "not even the model fits",
-                (15 * GIB, 700 * MIB, int(14.75 * GIB), 550 * MIB),
+                (15 * GIB, 700 * MIB, int(14.75 * GIB), 480 * MIB),
                 "No row fits: 0, not a negative number.",
                 expected=0,
             ),
             Case(
                 "an exact fit",
-                (10 * GIB, GIB, 15 * GIB, GIB),
+                (10 * GIB, GIB, 15 * GIB + 512 * MIB, 512 * MIB),
                 "A row that ends at the last byte fits.",
-                expected=4,
+                expected=5,
             ),
         ),
     ),
@@ -452,20 +554,37 @@ EXERCISES = (
             Case(
                 "a peak in the optimizer step",
                 (_STEP,),
-                "Add the categories up at each position; the largest sum is the peak.",
-                expected=(12, "step", "weights"),
+                "At position 40 the categories sum to 13, most of it weights; the mark of 40 says step.",
+                expected=(13, "step", "weights"),
                 mistakes=(
                     Mistake(
-                        lambda got: isinstance(got, tuple) and got[0] == 6,
-                        "That is one category's highest point: add them up first.",
+                        lambda got: got[0] == 6,
+                        "That is one category's highest point: add the categories up first.",
                     ),
                     Mistake(
-                        lambda got: isinstance(got, tuple) and got[0] == 10,
+                        lambda got: got[0] == 11,
                         "That is the end of the forward pass; it gets higher later.",
                     ),
+                    Mistake(lambda got: got[0] == 9, "That is the end of the step: it was higher before."),
                     Mistake(
-                        lambda got: isinstance(got, tuple) and got[1:2] == ("backward",),
-                        "Phases begin at their mark: use phase_at with the position, not the index.",
+                        lambda got: got[0] in (40, 4),
+                        "The bytes come first: the height of the peak, not where it stands.",
+                    ),
+                    Mistake(
+                        lambda got: got[0] == 13 and got[1] == "load",
+                        "phase_at takes a position (timeline.positions[i]), not an index.",
+                    ),
+                    Mistake(
+                        lambda got: got[0] == 13 and got[1:] == ("weights", "step"),
+                        "The order is bytes, phase, category.",
+                    ),
+                    Mistake(
+                        lambda got: got[0] == 13 and got[1] != "step",
+                        "The bytes are right. The phase is that of the peak's own position.",
+                    ),
+                    Mistake(
+                        lambda got: got[0] == 13 and got[2] == "activations",
+                        "Activations have the highest point of all, but elsewhere: ask for the largest at the peak.",
                     ),
                 ),
             ),

@@ -86,7 +86,7 @@ def judge(
     except Exception as error:  # an exercise's own compare met a result it wasn't made for
         differs = f"expected {show(expected)}, got {show(made.result)} ({type(error).__name__}: {error})"
     if differs:
-        hint = _hint(case, made, expected, _cut(differs, 300))
+        hint = _hint(exercise, case, made, expected, _cut(differs, 300))
         return Fault(facts | {"differs": _cut(differs, 300)} | printed, hint)
     if made.changed and not exercise.may_change_input:
         return Fault(
@@ -118,14 +118,15 @@ def known_mistake(case: Case, result: Any) -> str:
     return ""
 
 
-def _hint(case: Case, made: Call, expected: Any, differs: str) -> str:
+def _hint(exercise: Exercise, case: Case, made: Call, expected: Any, differs: str) -> str:
     got, tolerance = made.result, {"rtol": case.rtol, "atol": case.atol}
     if got is None and made.printed.strip():
         return "It prints and returns None: print() only shows a value, `return` hands it on."
     if isinstance(got, Iterator):  # it can be read only once
         got = list(itertools.islice(got, 10_000))
     known = known_mistake(case, got)
-    if got is None and not known:
+    none_is_an_answer = any(other.expected is None for other in exercise.cases)
+    if got is None and not known and not none_is_an_answer:
         return "It returns None: is a `return` missing, perhaps on one of the ways through the function?"
     if case.compare is None:
         try:

@@ -238,28 +238,33 @@ EXERCISES = (
                 ),
             ),
             Case(
-                "rank 2, alpha 4",
-                (X, W, A, B, 4.0),
-                "The adapter's share is alpha / r times x A^T B^T, here 4 / 2.",
-                expected=torch.tensor([[7.0, 6.0, 3.0]]),
+                "rank 2, alpha 5",
+                (X, W, A, B, 5.0),
+                "The adapter's share is alpha / r times x A^T B^T, here 5 / 2.",
+                expected=torch.tensor([[8.5, 7.0, 3.0]]),
                 mistakes=(
                     Mistake(
                         torch.tensor([[4.0, 4.0, 3.0]]),
                         "The scale alpha / r is missing: without it a change of the rank changes the step size too.",
                     ),
                     Mistake(
-                        torch.tensor([[13.0, 10.0, 3.0]]),
+                        torch.tensor([[16.0, 12.0, 3.0]]),
                         "Scaled by alpha, not by alpha / r: the rank is A's first size.",
                     ),
                     Mistake(
-                        X @ W.t() + 4 / math.sqrt(2) * (X @ A.t() @ B.t()),
+                        X @ W.t() + 5 / math.sqrt(2) * (X @ A.t() @ B.t()),
                         "alpha / sqrt(r) is rank-stabilised LoRA (rsLoRA); plain LoRA divides by r.",
                     ),
                     Mistake(
-                        torch.tensor([[8.0, 8.0, 6.0]]),
+                        torch.tensor([[10.0, 10.0, 7.5]]),
                         "The frozen layer is scaled too: alpha / r belongs to the adapter only.",
                     ),
                 ),
+            ),
+            Case(
+                "a gradient for training",
+                lambda: (X, W, A.clone().requires_grad_(), B.clone().requires_grad_(), 3.0),
+                "A and B are trained through this function.",
             ),
             Case(
                 "B is zero",
@@ -337,21 +342,22 @@ EXERCISES = (
                 (
                     [(576, 576), (192, 576), (192, 576), (576, 576), (1536, 576), (1536, 576), (576, 1536)]
                     * 30,
-                    16,
+                    8,
                 ),
                 "Sum over all layers; each has its own out and in.",
-                expected=4_884_480,
+                expected=2_442_240,
                 mistakes=(
                     Mistake(
-                        30 * 7 * 18_432,
+                        30 * 7 * 9_216,
                         "Every layer was counted like the first: shapes differ, the sum goes over all of them.",
                     ),
+                    Mistake(4_884_480, "r is a parameter: here it is 8."),
                     Mistake(
-                        4_884_480 // 30, "One block was counted: all layers that are given have an adapter."
+                        2_442_240 // 30, "One block was counted: all layers that are given have an adapter."
                     ),
                 ),
             ),
-            Case("no layer", ([], 16), "No layers, no parameters: 0.", expected=0),
+            Case("no layer", ([], 4), "No layers, no parameters: 0.", expected=0),
         ),
     ),
     Exercise(
@@ -370,17 +376,25 @@ EXERCISES = (
         lesson="Merge, reload, use",
         cases=(
             Case(
-                "rank 1, alpha 2",
-                (W.clone(), A1, B1, 2.0),
-                "B A = [[1, 1], [0, 0], [2, 2]], times alpha / r = 2, plus W.",
-                expected=torch.tensor([[3.0, 2.0], [0.0, 1.0], [5.0, 5.0]]),
+                "rank 1, alpha 4",
+                (W.clone(), A1, B1, 4.0),
+                "B A = [[1, 1], [0, 0], [2, 2]], times alpha / r = 4, plus W.",
+                expected=torch.tensor([[5.0, 4.0], [0.0, 1.0], [9.0, 9.0]]),
                 mistakes=(
+                    Mistake(
+                        torch.tensor([[3.0, 2.0], [0.0, 1.0], [5.0, 5.0]]),
+                        "Divided by 2, the number of inputs: r is the inner size, A's first, here 1.",
+                    ),
+                    Mistake(
+                        W + 4 / 3 * (B1 @ A1),
+                        "Divided by 3, the number of outputs: r is the inner size, A's first, here 1.",
+                    ),
                     Mistake(
                         torch.tensor([[2.0, 1.0], [0.0, 1.0], [3.0, 3.0]]),
                         "The scale alpha / r is missing: the merged model would answer with a fraction of what was learned.",
                     ),
                     Mistake(
-                        torch.tensor([[2.0, 2.0], [0.0, 0.0], [4.0, 4.0]]),
+                        torch.tensor([[4.0, 4.0], [0.0, 0.0], [8.0, 8.0]]),
                         "That is the adapter alone: W is still to be added.",
                     ),
                     Mistake(
@@ -390,13 +404,13 @@ EXERCISES = (
                 ),
             ),
             Case(
-                "rank 2, alpha 4",
-                (W.clone(), A, B, 4.0),
-                "alpha / r is 4 / 2 here.",
-                expected=torch.tensor([[3.0, 2.0], [0.0, 3.0], [1.0, 1.0]]),
+                "rank 2, alpha 5",
+                (W.clone(), A, B, 5.0),
+                "alpha / r is 5 / 2 here.",
+                expected=torch.tensor([[3.5, 2.5], [0.0, 3.5], [1.0, 1.0]]),
                 mistakes=(
                     Mistake(
-                        torch.tensor([[5.0, 4.0], [0.0, 5.0], [1.0, 1.0]]),
+                        torch.tensor([[6.0, 5.0], [0.0, 6.0], [1.0, 1.0]]),
                         "Scaled by alpha, not by alpha / r.",
                     ),
                 ),
@@ -421,6 +435,17 @@ EXERCISES = (
                         "Rounded twice: the adapter to 16 bits, then the sum. Add in float32 and round once, at the end.",
                     ),
                 ),
+            ),
+            Case(
+                "a 16-bit adapter",
+                lambda: (
+                    torch.tensor([[0.5]]),
+                    torch.tensor([[1.0], [1.0]], dtype=torch.float16),
+                    torch.tensor([[2048.0, 1.0]], dtype=torch.float16),
+                    2.0,
+                ),
+                "A and B may be in 16 bits. B A is 2048 + 1 here, and fp16 has no 2049: convert both to float32 first.",
+                expected=torch.tensor([[2049.5]]),
             ),
         ),
     ),
@@ -505,22 +530,42 @@ EXERCISES = (
         cases=(
             Case(
                 "10 tokens and 100 tokens",
-                ([(6.0, 10), (5.0, 100)],),
-                "Every token weighs the same: (6 * 10 + 5 * 100) / 110.",
-                expected=560 / 110,
+                ([(6.0, 10), (4.5, 100)],),
+                "Every token weighs the same: (6 * 10 + 4.5 * 100) / 110.",
+                expected=510 / 110,
                 mistakes=(
                     Mistake(
-                        5.5,
+                        5.25,
                         "This is the mean of the means: a token of the short micro-batch would weigh ten times as much.",
                     ),
                     Mistake(
-                        11.0,
+                        10.5,
                         "The sum of the losses grows with the number of micro-batches: divide by the tokens.",
                     ),
-                    Mistake(560.0, "Divide by the number of tokens, 10 + 100."),
-                    Mistake(280.0, "Divided by the number of micro-batches, not of tokens."),
-                    Mistake(5.0, "Only the last micro-batch counts here: go over all of them."),
+                    Mistake(510.0, "Divide by the number of tokens, 10 + 100."),
+                    Mistake(255.0, "Divided by the number of micro-batches, not of tokens."),
+                    Mistake(4.5, "Only the last micro-batch counts here: go over all of them."),
+                    Mistake(6.0, "Only the first micro-batch counts here: go over all of them."),
+                    Mistake(4.0, "// cuts the fraction off: a loss is no whole number, divide with /."),
                 ),
+            ),
+            Case(
+                "a loss of 0.0",
+                ([(0.0, 3), (2.0, 1)],),
+                "A mean loss of 0.0 is a loss, and its 3 tokens count: only micro-batches without tokens are left out.",
+                expected=0.5,
+                mistakes=(
+                    Mistake(
+                        2.0,
+                        "The micro-batch with loss 0.0 is left out. Ask whether it has tokens, not for its loss.",
+                    ),
+                ),
+            ),
+            Case(
+                "two alike",
+                ([(2.0, 4), (2.0, 4), (5.0, 1)],),
+                "Two micro-batches with the same numbers are two: (8 + 8 + 5) / 9.",
+                expected=21 / 9,
             ),
             Case(
                 "a micro-batch without supervised tokens",

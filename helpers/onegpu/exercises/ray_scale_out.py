@@ -94,8 +94,6 @@ def _repeats(got: Any) -> bool:
     return isinstance(got, list) and len(got) > 1 and got[0] is not None and got[0] == got[1]
 
 
-_WAITING, _COMPUTING = [9.0, 0.3, 0.3, 0.3], [5.0, 0.1, 0.1, 0.1]
-
 EXERCISES = (
     Exercise(
         "8.1",
@@ -234,6 +232,24 @@ EXERCISES = (
                 ),
             ),
             Case(
+                "a loss of 0.0",
+                ([0.0, 2.0], [30, 10]),
+                "A mean loss of 0.0 is a loss, and its 30 tokens count: only workers without tokens are left out.",
+                expected=0.5,
+                mistakes=(
+                    Mistake(
+                        2.0,
+                        "The worker with loss 0.0 is left out. Ask whether it has tokens, not for its loss.",
+                    ),
+                ),
+            ),
+            Case(
+                "two workers alike",
+                ([2.0, 2.0, 5.0], [4, 4, 1]),
+                "Two workers with the same numbers are two: (8 + 8 + 5) / 9.",
+                expected=21 / 9,
+            ),
+            Case(
                 "a worker with a filler row",
                 ([1.5, math.nan], [20, 0]),
                 "A worker without a supervised token has a mean over nothing, nan. It must not count: 0 times nan is nan.",
@@ -334,40 +350,40 @@ EXERCISES = (
         lesson="Rows as a stream",
         cases=(
             Case(
-                "windows of 5, 7 and 4 packed rows",
-                lambda: (iter([5, 7, 4]), 2, 1, 2, 1.0),
-                "16 rows, and 2 workers with 1 row and 2 micro-batches take 4 a step.",
-                expected=4,
+                "windows of 25, 35 and 30 packed rows",
+                lambda: (iter([25, 35, 30]), 3, 2, 5, 1.0),
+                "90 rows, and 3 workers with 2 rows and 5 micro-batches take 30 a step.",
+                expected=3,
                 mistakes=(
+                    Mistake(9, "The workers are missing: each of the 3 takes rows of its own."),
+                    Mistake(6, "batch_size is missing: a micro-batch takes 2 rows."),
+                    Mistake(15, "The micro-batches are missing: 5 of them share one step."),
+                    Mistake(90, "These are rows. A step takes workers x batch x accumulation of them."),
                     Mistake(
-                        8,
-                        "Did you forget the workers, or the micro-batches? A step takes workers x batch x accumulation rows.",
-                    ),
-                    Mistake(16, "These are rows. A step takes workers x batch x accumulation of them."),
-                    Mistake(
-                        5,
+                        4,
                         "The rows of each window were rounded up by themselves: a step may take rows of two windows.",
                     ),
                 ),
             ),
             Case(
-                "rows that don't come out even, two epochs",
-                lambda: (iter([5, 6]), 2, 2, 1, 2.0),
-                "11 rows, 4 a step: three steps an epoch, the last with a filler row; two epochs.",
-                expected=6,
+                "rows that don't come out even, four epochs",
+                lambda: (iter([8, 6]), 3, 2, 1, 4.0),
+                "14 rows, 6 a step: three steps an epoch, the last with filler rows; four epochs.",
+                expected=12,
                 mistakes=(
                     Mistake(
-                        4, "The rows that are left over at the end of an epoch need a step too: round up."
+                        8, "The rows that are left over at the end of an epoch need a step too: round up."
                     ),
                     Mistake(
-                        5, "The rounding is for one epoch: both epochs end with filler rows of their own."
+                        lambda got: got in (9, 10),
+                        "The rounding is for one epoch: each epoch ends with filler rows of its own.",
                     ),
                     Mistake(3, "These are the steps of one epoch."),
                 ),
             ),
             Case(
                 "half an epoch",
-                lambda: (iter([10]), 1, 2, 1, 0.5),
+                lambda: (iter([30]), 2, 3, 1, 0.5),
                 "5 steps an epoch; half of them, rounded up.",
                 expected=3,
                 mistakes=(Mistake(2, "Half of five steps is rounded up, as transformers does."),),
@@ -392,27 +408,42 @@ EXERCISES = (
         cases=(
             Case(
                 "a slow tokenizer",
-                (_WAITING, _COMPUTING),
-                "Without the first step: 0.3 s waiting and 0.1 s computing a step.",
-                expected=(0.75, 3),
+                ([9.0, 0.25, 0.5, 0.25], [5.0, 0.25, 0.125, 0.125]),
+                "Without the first step: 1 s waiting and 0.5 s computing in all.",
+                expected=(2 / 3, 2),
                 mistakes=(
                     Mistake(
-                        lambda got: isinstance(got, tuple) and abs(got[0] - 9.9 / 15.2) < 1e-6,
+                        lambda got: abs(got[0] - 10 / 15.5) < 1e-6,
                         "The first step counts here: in it the pipeline fills and libraries load. Leave it out.",
                     ),
                     Mistake(
-                        lambda got: isinstance(got, tuple) and abs(got[0] - 3.0) < 1e-6,
+                        lambda got: abs(got[0] - 2.0) < 1e-6,
                         "The share is waiting over all the time, so it is never above 1.",
                     ),
+                    Mistake(lambda got: abs(got[0] - 1 / 3) < 1e-6, "This is the share that computes."),
                     Mistake(
-                        lambda got: isinstance(got, tuple) and abs(got[0] - 0.25) < 1e-6,
-                        "This is the share that computes.",
+                        lambda got: abs(got[0] - (1 / 2 + 4 / 5 + 2 / 3) / 3) < 1e-6,
+                        "The mean of the steps' shares: a long step weighs more, so sum first and divide once.",
                     ),
+                    Mistake(
+                        (2 / 3, 3),
+                        "One CPU takes twice as long for its batches as a step computes: two keep up.",
+                    ),
+                    Mistake((2 / 3, 1), "One CPU is too slow by a factor of two here."),
+                ),
+                rtol=1e-6,
+            ),
+            Case(
+                "a hair above a whole number",
+                ([9.0, 0.9, 0.9, 0.9], [5.0, 0.3, 0.3, 0.3]),
+                "Three CPUs keep up exactly.",
+                expected=(0.75, 3),
+                mistakes=(
                     Mistake(
                         (0.75, 4),
-                        "One CPU takes 0.3 s for a batch, and a batch is needed every 0.1 s: three keep up.",
+                        "In floats the sums give 3.0000000000000004, and ceil makes 4 of it: take a hair off before you "
+                        "round up.",
                     ),
-                    Mistake((0.75, 1), "One CPU gives a batch every 0.3 s; one is needed every 0.1 s."),
                 ),
                 rtol=1e-6,
             ),
@@ -423,7 +454,7 @@ EXERCISES = (
                 expected=(0.5 / 0.7, 3),
                 mistakes=(
                     Mistake(
-                        lambda got: isinstance(got, tuple) and got[1] == 2,
+                        lambda got: got[1] == 2,
                         "Two CPUs are too few for 2.5: round up.",
                     ),
                 ),
@@ -436,7 +467,7 @@ EXERCISES = (
                 expected=(0.0, 1),
                 mistakes=(
                     Mistake(
-                        lambda got: isinstance(got, tuple) and got[1] == 0,
+                        lambda got: got[1] == 0,
                         "Somebody has to prepare the rows: at least 1.",
                     ),
                 ),

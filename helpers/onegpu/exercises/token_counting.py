@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from onegpu.exercises.comparison import show
 from onegpu.exercises.exercise import Case, Exercise, Mistake
 from onegpu.token_counting import TokenCounts, count_tokens, training_steps
 from onegpu.token_counting.recipes import no_progress_bars
@@ -69,6 +70,13 @@ def ten_rows() -> Any:
     )  # given, since it would be a hash of the data
 
 
+def _with_a_null() -> Any:
+    import datasets
+
+    rows = {"input_ids": [[1, 2, 3], [4, 5, 6]], "labels": [[-100, None, 3], [-100, 0, 6]]}
+    return datasets.Dataset(pa.table(rows), fingerprint="a null label")
+
+
 def _of(change: Any) -> Any:
     """Arguments for a case: a fresh Dataset, changed."""
 
@@ -86,7 +94,7 @@ def _nothing_kept(dataset: Any) -> Any:
 def _same_numbers(got: Any, expected: list[int]) -> str | None:
     """Compare lengths, whatever they came in: list, tuple, numpy or Arrow array."""
     found = got.to_pylist() if isinstance(got, pa.Array | pa.ChunkedArray) else np.asarray(got).tolist()
-    return None if found == expected else f"expected {expected}, got {found}"
+    return None if found == expected else f"expected {expected}, got {show(found)}"
 
 
 _WHOLE_TABLE = (
@@ -278,10 +286,13 @@ EXERCISES = (
         cases=(
             Case(
                 "two rows",
-                lambda: (pa.array([[-100, -100, 7], [-100, 9]]),),
-                "7 and 9 are learned from, the three -100 are not.",
+                lambda: (pa.array([[-100, -100, 0], [-100, 9]]),),
+                "0 and 9 are learned from, the three -100 are not.",
                 expected=2,
                 mistakes=(
+                    Mistake(
+                        1, "The label 0 is lost: it is a token like any other, only ignore_index is left out."
+                    ),
                     Mistake(3, "Those are the masked ones: count the labels that are not -100."),
                     Mistake(5, "Those are all labels: leave out the -100."),
                     Mistake(
@@ -383,6 +394,17 @@ EXERCISES = (
                 expected=(6, 3),
                 mistakes=(
                     Mistake((2, 1), "It is counted once. An indices mapping may name a row several times."),
+                ),
+            ),
+            Case(
+                "a null label",
+                lambda: (_with_a_null(),),
+                "A null label is no supervised one: there is nothing to learn from it (6.3).",
+                expected=(6, 3),
+                mistakes=(
+                    Mistake(
+                        (6, 4), "The null is counted as supervised: None != -100 is true. Count as in 6.3."
+                    ),
                 ),
             ),
             Case(

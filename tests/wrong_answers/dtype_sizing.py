@@ -247,9 +247,14 @@ def by_frexp(x, mantissa_bits):
     return round(fraction * 2 ** (mantissa_bits + 1)) / 2 ** (mantissa_bits + 1) * 2.0**exponent
 
 
-@right("3.3", "torch rounds to bf16 and fp16")
-def by_dtype(x, mantissa_bits):
-    return torch.tensor(x).to(torch.bfloat16 if mantissa_bits == 7 else torch.float16).item()
+@right("3.3", "in whole steps, with Decimal")
+def with_decimal(x, mantissa_bits):
+    from decimal import ROUND_HALF_EVEN, Decimal
+
+    if x == 0:
+        return 0.0
+    step = Decimal(2) ** (math.frexp(x)[1] - 1 - mantissa_bits)
+    return float((Decimal(x) / step).to_integral_value(ROUND_HALF_EVEN) * step)
 
 
 # 3.4 ------------------------------------------------------------------------------------------------------------------
@@ -574,5 +579,37 @@ ANSWERS.statements(
         "that fits": no_limit,
         "an exact fit fits": strict,
         "None if none does": empty,
+    },
+)
+
+
+@wrong("3.3", "casts of two formats", case="3 mantissa bits", says="Any number of bits")
+def two_formats(x, mantissa_bits):
+    return torch.tensor(x, dtype=torch.bfloat16 if mantissa_bits == 7 else torch.float16).item()
+
+
+@wrong("3.3", "fp16 where it fits the bits", case="beyond fp16", says="Only the mantissa has a limit")
+def limited(x, mantissa_bits):
+    if mantissa_bits == 10:
+        return torch.tensor(x, dtype=torch.float16).item()
+    mantissa, exponent = math.frexp(x)
+    return math.ldexp(round(math.ldexp(mantissa, mantissa_bits + 1)), exponent - mantissa_bits - 1)
+
+
+@wrong("3.3", "subnormal numbers of fp16", case="far below one", says="no subnormal numbers")
+def with_subnormals(x, mantissa_bits):
+    mantissa, exponent = math.frexp(x)
+    if mantissa_bits == 10:
+        exponent = max(exponent, -13)
+        mantissa = math.ldexp(x, -exponent)
+    return math.ldexp(round(math.ldexp(mantissa, mantissa_bits + 1)), exponent - mantissa_bits - 1)
+
+
+ANSWERS.statements(
+    "3.3",
+    {
+        "so many bits, however many": two_formats,
+        "no overflow": limited,
+        "no subnormal numbers": with_subnormals,
     },
 )

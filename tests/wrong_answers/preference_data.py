@@ -664,3 +664,15 @@ ANSWERS.statements(
         "the parameters' names": dpo_renamed,
     },
 )
+
+
+@wrong(
+    "2.5", "rolls the labels round", case="the first token is labelled too", says="Nothing predicts the first"
+)
+def rolled(logits, labels):
+    if not (labels[1:] != -100).any():
+        raise ValueError("none")
+    return -F.cross_entropy(logits, labels.roll(-1), reduction="sum")
+
+
+ANSWERS.statements("2.5", {"the first label has no row": rolled})

@@ -1091,3 +1091,44 @@ ANSWERS.statements(
         "no examples, no rows": starts_with_a_row,
     },
 )
+
+
+@wrong(
+    "1.2", "an end of the token in the answer", case="a token around the answer", says="more on both sides"
+)
+def an_end_inside(ids, offsets, start, end):
+    return [
+        i if start <= a < end or start < b <= end else -100 for i, (a, b) in zip(ids, offsets, strict=True)
+    ]
+
+
+@wrong("1.3", "as wide as the last row", case="the longest row first", says="may stand anywhere")
+def as_the_last(rows, pad_id):
+    width = len(rows[-1])
+    ids = torch.full((len(rows), width), pad_id)
+    labels, mask = torch.full_like(ids, -100), torch.zeros_like(ids)
+    for k, row in enumerate(rows):
+        ids[k, : len(row)] = labels[k, : len(row)] = torch.tensor(row[:width])
+        mask[k, : len(row)] = 1
+    return batch(ids, mask, labels)
+
+
+@wrong("1.6", "numbers only", case="a list", says="A list is no text")
+def numbers_only(row):
+    instruction, out = row["instruction"], row["output"]
+    if not (instruction or "").strip():
+        return "empty_instruction"
+    if out is None:
+        return "empty_answer"
+    if isinstance(out, int | float):
+        return "not_text"
+    if not out.strip():
+        return "empty_answer"
+    if out.strip().lower() in STANDS_FOR_NOTHING:
+        return "placeholder_answer"
+    return "merged_instructions" if re.search(MERGED_LINE, out, re.M) else "ok"
+
+
+ANSWERS.statements("1.2", {"a token around it shares characters too": an_end_inside})
+ANSWERS.statements("1.3", {"the longest, wherever it stands": as_the_last})
+ANSWERS.statements("1.6", {"anything that is no text": numbers_only})

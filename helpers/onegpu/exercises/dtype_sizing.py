@@ -327,6 +327,24 @@ EXERCISES = (
                 expected=-2052.0,
                 mistakes=(Mistake(-2050.0, "A tie between 2050 and 2052, negative or not, goes to the even mantissa: 2052."),),
             ),
+
+            Case(
+                "3 mantissa bits",
+                (1.7, 3),
+                "Any number of bits: with 3 the numbers between 1 and 2 are 1/8 apart.",
+                expected=1.75,
+            ),
+            Case(
+                "beyond fp16",
+                (70_000.0, 10),
+                "Only the mantissa has a limit: with 10 bits the numbers between 65,536 and 131,072 are 64 apart.",
+                expected=70_016.0,
+            ),
+            Case(
+                "far below one",
+                (1e-6, 10),
+                "Only the mantissa has a limit: there are no subnormal numbers here.",
+            ),
             Case("zero", (0.0, 7), "Zero has no power of two of its own: it stays 0.", expected=0.0),
         ),
     ),

@@ -396,6 +396,13 @@ EXERCISES = (
                 expected=torch.tensor(math.log(0.375)),
             ),
             Case(
+                "the first token is labelled too",
+                lambda: (logits_of(HALF, MOST, QUARTER), torch.tensor([1, 0, 2])),
+                "Nothing predicts the first token, so its label is left out, and the last row of the logits predicts nothing "
+                "that is there.",
+                expected=torch.tensor(math.log(0.375)),
+            ),
+            Case(
                 "a long prompt",
                 lambda: (logits_of(HALF, QUARTER, HALF, QUARTER), torch.tensor([-100, -100, -100, 1])),
                 "Only the labelled token counts, read from row 2: log(1/4).",

@@ -235,6 +235,12 @@ EXERCISES = (
                 ),
             ),
             Case(
+                "a token around the answer",
+                ([61, 62, 63], [(0, 2), (2, 9), (9, 12)], 4, 6),
+                "One token may hold the whole answer and more on both sides: it shares characters with it.",
+                expected=[-100, 62, -100],
+            ),
+            Case(
                 "the answer begins the text",
                 ([51, 52], [(0, 3), (3, 6)], 0, 3),
                 "A text may begin with the answer: start is 0 then.",
@@ -308,6 +314,11 @@ EXERCISES = (
                         "The attention mask leaves out the end tokens, because they equal pad_id: take the row's length.",
                     ),
                 ),
+            ),
+            Case(
+                "the longest row first",
+                ([[7, 8, 9], [5]], 0),
+                "The longest row may stand anywhere: all are padded to its length.",
             ),
             Case(
                 "the pad token inside a row",
@@ -538,6 +549,12 @@ EXERCISES = (
                 (alpaca(0),),
                 "0 is a number that a CSV reader made of an answer: it is there, and it is no text. `not 0` is True, so "
                 "ask for None and for white space instead.",
+                expected="not_text",
+            ),
+            Case(
+                "a list",
+                (alpaca(["Apple", "Pear"]),),
+                "A list is no text either: ask isinstance(output, str), not for single other types.",
                 expected="not_text",
             ),
             Case(

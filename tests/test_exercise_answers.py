@@ -166,7 +166,19 @@ def test_what_a_lab_says_of_an_exercise(exercise):
     assert 1 <= exercise.minutes <= 60
     assert len(exercise.hints) == 2
     assert all(len(hint) > 20 for hint in exercise.hints), "a nudge and a plan"
-    assert exercise.lesson
+    headings = headings_of(exercise.topic)
+    assert exercise.lesson in headings, (
+        f"{exercise.number} points to {exercise.lesson!r}, which isn't a heading of lesson {exercise.topic:02d}: change "
+        f"lesson= in onegpu/exercises/{TOPICS[exercise.topic]}.py to one of {headings}"
+    )
+
+
+@functools.cache
+def headings_of(topic):
+    path = root() / "course" / f"{topic:02d}_{TOPICS[topic]}.ipynb"
+    texts = [cell.source for cell in nbformat.read(path, 4).cells if cell.cell_type == "markdown"]
+    lines = [line for text in texts for line in text.splitlines() if line.startswith("#")]
+    return [line.lstrip("#").strip() for line in lines]
 
 
 def functions_of(topic):

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 
 import numpy as np
 import pandas as pd
@@ -17,12 +18,16 @@ from hypothesis import strategies as st
 from onegpu.exercises import (
     Case,
     Exercise,
+    Interrupted,
     Mistake,
     NoSuchExercise,
     NotAttempted,
     WrongAnswer,
     check,
+    checking,
     examine,
+    find,
+    hint,
 )
 from onegpu.exercises.comparison import difference, show
 from onegpu.exercises.execution import call, own_copy
@@ -370,6 +375,214 @@ def test_importing_checks_is_quick_and_loads_no_torch():
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ
     )
     assert out.stdout.split() == ["False", "False"]
+
+
+# Faults that are the same everywhere --------------------------------------------------------------------------------------
+
+
+def test_a_renamed_function_is_asked_about():
+    assert "is your function still called double?" in examine(DOUBLE, DOUBLE.reference).message
+
+
+def test_other_parameter_names_are_named_before_the_result():
+    said = message(lambda values: [0])
+    assert "expected: double(x)" in said
+    assert "got: double(values)" in said
+
+
+def test_more_parameters_are_welcome_where_they_have_a_value():
+    assert examine(DOUBLE, lambda x, factor=2: [factor * v for v in x]).status == "right"
+    assert examine(DOUBLE, lambda *numbers: [2 * v for v in numbers[0]]).status == "right"
+
+
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        (lambda x: {2, 4}, "only its type is not: expected a list, got a set"),
+        (lambda x: np.array([2, 4]), "got a NumPy array"),
+        (lambda x: torch.tensor([2, 4]), "got a torch.Tensor"),
+        (lambda x: [2.0, 4.0], "at [0]: expected an int, got the float 2.0"),
+        (lambda x: ["2", "4"], "got the str '2'"),
+        (lambda x: map(int, [2, 4]), "got a map"),
+    ],
+)
+def test_a_right_value_as_another_type_is_said(function, says):
+    said = message(function)
+    assert "The value is right, only its type is not" in said
+    assert says in said
+
+
+def test_right_values_elsewhere_are_said():
+    assert "in another order" in message(lambda x: [4, 2])
+    assert "nested or shaped in another way" in message(lambda x: [[2], [4]])
+
+
+def test_an_exception_that_is_returned_is_named():
+    assert "raise it: `raise ValueError(...)`" in message(lambda x: ValueError("no"))
+    assert "raise it" in message(lambda x: ValueError)
+
+
+def times(x, factor):
+    return (x * factor).sum()
+
+
+TRAINED = Exercise(
+    "0.6",
+    "times",
+    times,
+    (
+        Case("a number", (torch.tensor([2.0]), 3.0), "Multiply.", expected=torch.tensor(6.0)),
+        Case(
+            "a gradient",
+            lambda: (torch.tensor([2.0, 1.0], requires_grad=True), 3.0),
+            "It is trained with this.",
+        ),
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        (lambda x, factor: (x * factor).sum().detach(), "no gradient reaches argument 1"),
+        (lambda x, factor: torch.tensor((x * factor).sum().item()), "no gradient reaches argument 1"),
+        (lambda x, factor: (x * factor).detach().sum() + 0 * x.sum(), "its gradient is another one"),
+    ],
+)
+def test_a_gradient_is_asked_for_where_an_argument_requires_one(function, says):
+    assert says in message(function, TRAINED)
+
+
+def test_float64_is_welcome_and_half_precision_is_not():
+    assert examine(TRAINED, lambda x, factor: (x.double() * factor).sum()).status == "right"
+    assert "float16" in message(lambda x, factor: (x * factor).sum().half(), TRAINED)
+
+
+def test_an_answer_cannot_switch_gradients_off_for_the_next():
+    def switches(x, factor):
+        torch.set_grad_enabled(False)
+        torch.set_default_dtype(torch.float64)
+        return times(x, factor)
+
+    assert examine(TRAINED, switches).status == "wrong"
+    assert torch.is_grad_enabled()
+    assert torch.get_default_dtype() == torch.float32
+    assert examine(TRAINED, lambda x, factor: factor * x.sum()).status == "right"
+
+
+@dataclasses.dataclass(frozen=True)
+class Shelf:
+    books: dict
+
+
+def test_a_case_is_not_spoilt_by_what_an_answer_does_to_it():
+    shelf = Exercise(
+        "0.7", "count", lambda s: len(s.books), (Case("two", (Shelf({"a": 1, "b": 2}),), "Count."),)
+    )
+
+    def clears(s):
+        count = len(s.books)
+        s.books.clear()
+        return count
+
+    assert "changes its input" in message(clears, shelf)
+    assert examine(shelf, lambda s: len(s.books)).status == "right"
+
+
+def test_a_changed_model_is_noticed():
+    def weights(model):
+        return sum(p.numel() for p in model.parameters())
+
+    counted = Exercise(
+        "0.8", "weights", weights, (Case("one layer", lambda: (torch.nn.Linear(2, 2),), "Count."),)
+    )
+
+    def freezes(model):
+        return weights(model.requires_grad_(False))
+
+    assert "changes its input" in message(freezes, counted)
+    assert examine(counted, lambda model: sum(p.nelement() for p in model.parameters())).status == "right"
+
+
+class Vast:
+    def __repr__(self):
+        return "vast " * 1_000_000
+
+
+@pytest.mark.parametrize(
+    "result",
+    [list(range(1_000_000)), "x" * 1_000_000, {i: i for i in range(100_000)}, Vast(), 10**5000],
+    ids=["list", "text", "dict", "object", "int"],
+)
+def test_messages_are_bounded(result):
+    assert len(examine(DOUBLE, lambda x: result).message) < 1500
+
+
+def test_a_list_that_holds_itself_is_shown():
+    def round_and_round(x):
+        x = [1, 2]
+        x[0] = x
+        return x
+
+    assert "[[[" in message(round_and_round)
+
+
+def test_an_error_without_end_is_bounded():
+    def shouts(x):
+        raise ValueError("no " * 100_000)
+
+    assert len(examine(DOUBLE, shouts).message) < 1500
+
+
+def test_arrows_own_not_implemented_is_no_stub():
+    def sums_lists(x):
+        return pa.compute.sum(pa.array([[1]]))
+
+    assert "ArrowNotImplementedError" in message(sums_lists)
+
+
+def test_an_interrupted_check_is_one_line(monkeypatch):
+    def stopped(parameters, bits):
+        raise KeyboardInterrupt
+
+    with pytest.raises(Interrupted) as caught:
+        check("0.1", stopped)
+    assert caught.value._render_traceback_() == ["0.1 bytes of a model's weights: the check was interrupted."]
+
+
+def test_a_second_wrong_answer_points_to_the_lesson(monkeypatch, capsys):
+    monkeypatch.setattr(checking, "_wrong_in_a_row", Counter())
+
+    def wrong(parameters, bits):
+        return 0
+
+    said = []
+    for _ in range(2):
+        with pytest.raises(WrongAnswer) as caught:
+            check("0.1", wrong)
+        said.append(str(caught.value))
+    assert "lesson:" not in said[0]
+    assert f'course/00_start_here.ipynb, "{find("0.1").lesson}"' in " ".join(said[1].split())
+    assert 'hint("0.1")' in said[1]
+    check("0.1", lambda parameters, bits: -(-parameters * bits // 8))
+    with pytest.raises(WrongAnswer) as caught:
+        check("0.1", wrong)
+    assert "lesson:" not in str(caught.value)
+
+
+def test_hint_gives_a_nudge_then_the_plan_and_no_code(monkeypatch, capsys):
+    monkeypatch.setattr(checking, "_hints_given", Counter())
+    assert hint("0.1") is None
+    first = " ".join(capsys.readouterr().out.split())
+    assert find("0.1").hints[0] in first
+    assert "once more gives the plan" in first
+    for _ in range(2):
+        hint("0.1")
+        again = " ".join(capsys.readouterr().out.split())
+        assert find("0.1").hints[1] in again
+        assert "course/00_start_here.ipynb" in again
+    with pytest.raises(NoSuchExercise, match="put it in quotes"):
+        hint(0.1)
 
 
 # Comparison -------------------------------------------------------------------------------------------------------------

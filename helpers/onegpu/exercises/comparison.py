@@ -106,7 +106,7 @@ def only_type_differs(got: Any, expected: Any, *, rtol: float = 1e-5, atol: floa
     >>> only_type_differs(2.0, 2), only_type_differs({1}, [1]), only_type_differs("7", 7), only_type_differs([2], 2)
     (True, True, True, False)
     """
-    return difference(_values(got), _values(expected), rtol=rtol, atol=atol) is None
+    return not _vast(got) and difference(_values(got), _values(expected), rtol=rtol, atol=atol) is None
 
 
 def only_arrangement_differs(got: Any, expected: Any, *, rtol: float = 1e-5, atol: float = 1e-8) -> str:
@@ -117,6 +117,8 @@ def only_arrangement_differs(got: Any, expected: Any, *, rtol: float = 1e-5, ato
     >>> only_arrangement_differs([[1, 2]], [1, 2]), only_arrangement_differs([2, 1], [1, 2])
     ('shape', 'order')
     """
+    if _vast(got):
+        return ""
     mine, right = _values(got), _values(expected)
     flat = list(_leaves(mine)), list(_leaves(right))
     if flat[1] and len(flat[0]) == len(flat[1]) and difference(*flat, rtol=rtol, atol=atol) is None:
@@ -126,6 +128,11 @@ def only_arrangement_differs(got: Any, expected: Any, *, rtol: float = 1e-5, ato
         if difference(*in_order, rtol=rtol, atol=atol) is None:
             return "order"
     return ""
+
+
+def _vast(value: Any) -> bool:
+    """Too much to be taken apart: nothing that an exercise asks for."""
+    return _kind(value) in ("list", "dict", "set") and len(value) > 10_000
 
 
 def _values(value: Any, depth: int = 6) -> Any:

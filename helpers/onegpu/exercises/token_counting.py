@@ -128,7 +128,7 @@ EXERCISES = (
             "Where does row i begin, and where does it end?",
             "Each length is an offset minus the one before it; there is one fewer than offsets.",
         ),
-        lesson="What a data set is on disk",
+        lesson="Where the rows begin",
         cases=(
             Case(
                 "five rows",
@@ -194,7 +194,7 @@ EXERCISES = (
             "Take the length of each list value: it keeps to a slice's window and gives null for null"
             " rows. Sum what isn't null, and mind the sum over nothing.",
         ),
-        lesson="What a data set is on disk",
+        lesson="The draft breaks",
         cases=(
             Case(
                 "three rows",
@@ -282,7 +282,7 @@ EXERCISES = (
             "ignore_index, and count what is true; a null is neither true nor false. Nothing sums to "
             "0.",
         ),
-        lesson="What a data set is on disk",
+        lesson="The draft breaks",
         cases=(
             Case(
                 "two rows",
@@ -367,7 +367,7 @@ EXERCISES = (
             "Read the data set in Arrow batches, through a copy of it in Arrow's format, and add up "
             "6.2 of the one column and 6.3 of the other over all batches.",
         ),
-        lesson="The indices mapping",
+        lesson="The list over the table",
         cases=(
             Case(
                 "the whole data set",
@@ -444,7 +444,7 @@ EXERCISES = (
             "One offset more than rows, each of offset_bits, and tokens values of value_bits. Add the"
             " bits, then make bytes of them.",
         ),
-        lesson="9.5 million rows",
+        lesson="Half a gigabyte, four ways",
         cases=(
             Case(
                 "five rows, 15 tokens, int32",

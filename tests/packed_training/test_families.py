@@ -157,3 +157,12 @@ def test_a_vision_tower_gets_no_adapter():
     model = build("llama")
     model.vision_tower = torch.nn.Sequential(torch.nn.Linear(4, 4))
     assert linear_layers(model)["vision_tower.0"] == "not reached by text"
+
+
+def test_an_unknown_name_gets_the_layers_there_are_but_for_the_head():
+    with pytest.raises(
+        ValueError, match=r"Its linear layers are \['down_proj', 'gate_proj', 'k_proj', 'o_proj', 'q"
+    ):
+        add_lora(build("llama"), r=4, alpha=8, target_modules=["query_key_value"])
+    with pytest.raises(ValueError, match=r"'v_proj'\]; 'all-linear'"):
+        add_lora(build("llama"), r=4, alpha=8, target_modules=["lm"])

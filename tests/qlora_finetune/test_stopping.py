@@ -323,3 +323,36 @@ def test_two_processes_in_one_folder_and_a_lock_that_a_crash_leaves_behind(tiny_
     with only_process(folder):
         assert (folder / ".lock").exists()
     finetune(tiny_config(max_steps=1))
+
+
+@pytest.mark.parametrize(
+    ("changes", "folder", "rate", "epochs"),
+    [
+        ({}, "runs/support_triage", 3e-3, 1.3),
+        ({"model": "Qwen/Qwen2.5-1.5B-Instruct"}, "runs/support_triage-Qwen2.5-1.5B-Instruct", None, 1.3),
+        ({"data": "a/my rows.v2.jsonl"}, "runs/my_rows", None, None),
+        ({"data": "a/rows.jsonl", "model": "/models/tiny/"}, "runs/rows-tiny", None, None),
+        ({"data": "a/rows.jsonl", "learning_rate": 1e-5, "output_dir": "x"}, "x", 1e-5, None),
+    ],
+)
+def test_what_is_left_open_follows_data_and_model_and_the_shipped_task_has_its_own(
+    changes, folder, rate, epochs
+):
+    config = FinetuneConfig(**changes)
+    assert (config.output_dir, config.learning_rate, config.num_train_epochs) == (folder, rate, epochs)
+    filled, why = config.filled(rows=1_000, parameters=8_000_000_000)
+    assert filled.learning_rate == (rate or 2e-4)
+    assert filled.num_train_epochs == (epochs or 3)
+    assert len(why) == (rate is None) + (epochs is None)
+
+
+def test_defaults_are_printed_with_their_reason_and_resume_finds_its_run(tiny_config, tmp_path):
+    config = tiny_config(max_steps=-1, learning_rate=None)
+    said = []
+    result = finetune(config, say=said.append)
+    assert "default: learning_rate=0.001, for a model of 0 M parameters" in said
+    assert "default: num_train_epochs=5, for 24 rows" in said
+    assert result.config["learning_rate"] == 1e-3
+    assert result.config["num_train_epochs"] == 5.0
+    shutil.rmtree(tmp_path / "run" / "adapter")
+    assert finetune(config, resume=True).losses == result.losses

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -19,9 +18,12 @@ def finetune(
         str, typer.Option(help="Shipped set, or a JSON or JSONL file of examples.")
     ] = "support_triage",
     eval_data: Annotated[str, typer.Option(help="Held-out rows, as for --data.")] = "",
-    output_dir: Annotated[Path, typer.Option(help="Adapter, checkpoints and report go here.")] = Path(
-        "runs/support_triage"
-    ),
+    output_dir: Annotated[
+        str,
+        typer.Option(
+            help="Adapter, checkpoints and report go here. Default: runs/ and a name of data and model."
+        ),
+    ] = "",
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint.")] = False,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Throw away an earlier run in --output-dir.")
@@ -35,7 +37,7 @@ def finetune(
     ] = [],  # noqa: B006
 ) -> None:
     """Fine-tune with QLoRA, evaluate before and after, save the adapter, print a report."""
-    changes = {"model": model, "data": data, "eval_data": eval_data or None, "output_dir": str(output_dir)}
+    changes = {"model": model, "data": data, "eval_data": eval_data or None, "output_dir": output_dir}
     check_writable(json_file)
     from onegpu.qlora_finetune import FinetuneConfig
     from onegpu.qlora_finetune import finetune as run

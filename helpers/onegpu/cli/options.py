@@ -29,8 +29,14 @@ def parse_settings(pairs: list[str], config_type: type) -> dict:
             value = None if text.lower() == "none" else text
         default = known[name].default
         wanted = type(default)
+        if default is None:  # the type that the field has besides None
+            kinds = {"float": float, "int": int}
+            wanted = next((kinds[k] for k in str(known[name].type).split(" | ") if k in kinds), wanted)
         if "tuple" in str(known[name].type) and isinstance(value, str) and ("," in value or wanted is tuple):
             value = tuple(part.strip() for part in value.split(",") if part.strip())
+        if value is None and default is None:
+            found[name] = None
+            continue
         if isinstance(value, bool) != (wanted is bool) and wanted in (bool, int, float):
             raise ValueError(f"--set {pair}: expected {wanted.__name__}")
         if wanted in (int, float) and not isinstance(value, int if wanted is int else int | float):

@@ -57,7 +57,7 @@ def add_lora(
     lora = LoraConfig(
         r=r, lora_alpha=alpha, lora_dropout=dropout, target_modules=targets, task_type="CAUSAL_LM"
     )
-    linear = sorted({name.rsplit(".", 1)[-1] for name in layers})
+    linear = sorted({name.rsplit(".", 1)[-1] for name, why_not in layers.items() if why_not != "head"})
     if not isinstance(targets, str):
         unknown = [name for name in targets if name.rsplit(".", 1)[-1] not in linear]
         if unknown:

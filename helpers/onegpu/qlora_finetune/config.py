@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -25,6 +26,48 @@ _FREE_TO_CHANGE = {
 }
 
 
+SHIPPED_DATA, SHIPPED_MODEL = "support_triage", "smollm2-135m"
+
+
+def default_learning_rate(parameters: int) -> float:
+    """Return a learning rate for LoRA on a model of this size.
+
+    2e-4 from 3 billion parameters and 1e-4 from 30 are the QLoRA paper's (arXiv 2305.14314, table 9: 7 and 13 B; 33 and
+    65 B). Below, adapters take more (the shipped task has 3e-3 at 135 million); those two steps are our own choice.
+
+    Examples
+    --------
+    >>> [default_learning_rate(n) for n in (135_000_000, 1_500_000_000, 8_000_000_000, 70_000_000_000)]
+    [0.001, 0.0005, 0.0002, 0.0001]
+    """
+    sizes = ((5e8, 1e-3), (3e9, 5e-4), (3e10, 2e-4))
+    return next((rate for below, rate in sizes if parameters < below), 1e-4)
+
+
+def default_epochs(rows: int) -> float:
+    """Return how often a data set of this size is gone through: the fewer rows, the more often.
+
+    Three epochs are what Alpaca took for 52,000 rows, and LIMA took 15 for 1,000 (arXiv 2305.11206); the steps are our
+    own choice.
+
+    Examples
+    --------
+    >>> [default_epochs(n) for n in (100, 52_000, 100_000, 1_000_000)]
+    [5.0, 3.0, 2.0, 1.0]
+    """
+    sizes = ((500, 5.0), (60_000, 3.0), (200_000, 2.0))
+    return next((epochs for below, epochs in sizes if rows < below), 1.0)
+
+
+def _folder_of(data: str | tuple[str, ...], model: str) -> str:
+    """Name a run's folder after its data and, but for the shipped model, its model."""
+    first = data if isinstance(data, str) else data[0]
+    parts = [Path(first.rstrip("/")).name.partition(".")[0] or "data"]
+    if model != SHIPPED_MODEL:
+        parts.append(Path(model.rstrip("/")).name)
+    return "runs/" + re.sub(r"[^\w.-]+", "_", "-".join(parts))
+
+
 @dataclass(frozen=True)
 class FinetuneConfig:
     """One QLoRA fine-tune. The defaults are the shipped task on SmolLM2-135M: minutes on two CPU cores.
@@ -41,7 +84,7 @@ class FinetuneConfig:
     eval_data : str or None
         Held-out rows, as for ``data``. None: the held-out rows of the shipped set, or none for a file.
     output_dir : str
-        Adapter, checkpoints and report go here.
+        Adapter, checkpoints and report go here. Empty: ``runs/`` and a name made from data and model.
     max_length : int
         Tokens of a packed row, and the longest example.
     packing : bool
@@ -57,7 +100,8 @@ class FinetuneConfig:
         big batch.
     num_train_epochs, max_steps, learning_rate, lr_scheduler_type, warmup_steps, weight_decay, max_grad_norm
         As in ``transformers.TrainingArguments``. ``max_steps`` > 0 overrides the epochs; ``warmup_steps`` below 1 is a
-        share of all steps.
+        share of all steps. Epochs and learning rate that are None follow the size of data and model (``filled``); the
+        shipped task has its own.
     optim : {"adamw_torch", "adamw_8bit", "sgd"}
         ``adamw_8bit`` is bitsandbytes' AdamW with 8-bit states.
     lora_r, lora_alpha, lora_dropout, target_modules
@@ -81,15 +125,15 @@ class FinetuneConfig:
     quantization: Literal["nf4", "int8"] | None = "nf4"
     data: str = "support_triage"
     eval_data: str | None = None
-    output_dir: str = "runs/support_triage"
+    output_dir: str = ""
     max_length: int = 512
     packing: bool = True
     self_check: bool = True
     per_device_train_batch_size: int = 1
     gradient_accumulation_steps: int = 1
-    num_train_epochs: float = 1.3
+    num_train_epochs: float | None = None
     max_steps: int = -1
-    learning_rate: float = 3e-3
+    learning_rate: float | None = None
     lr_scheduler_type: str = "cosine"
     warmup_steps: float = 0.05
     weight_decay: float = 0.0
@@ -112,6 +156,13 @@ class FinetuneConfig:
     max_new_tokens: int = 72
 
     def __post_init__(self):
+        shipped = self.data == SHIPPED_DATA
+        if shipped and self.num_train_epochs is None:
+            object.__setattr__(self, "num_train_epochs", 1.3)
+        if shipped and self.model == SHIPPED_MODEL and self.learning_rate is None:
+            object.__setattr__(self, "learning_rate", 3e-3)
+        if not self.output_dir:
+            object.__setattr__(self, "output_dir", _folder_of(self.data, self.model))
         if isinstance(self.target_modules, list):
             object.__setattr__(self, "target_modules", tuple(self.target_modules))
         at_least_one = ("max_length", "per_device_train_batch_size", "gradient_accumulation_steps", "lora_r",
@@ -119,12 +170,12 @@ class FinetuneConfig:
         for name in at_least_one:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}, expected at least 1")
-        if self.max_steps < 1 and self.num_train_epochs <= 0:
+        if self.max_steps < 1 and self.num_train_epochs is not None and self.num_train_epochs <= 0:
             raise ValueError(
                 f"nothing to train: max_steps is {self.max_steps} and num_train_epochs {self.num_train_epochs}, "
                 "expected one of them above 0"
             )
-        if self.learning_rate <= 0:
+        if self.learning_rate is not None and self.learning_rate <= 0:
             raise ValueError(f"learning_rate is {self.learning_rate}, expected above 0")
         if not 0 <= self.lora_dropout < 1:
             raise ValueError(f"lora_dropout is {self.lora_dropout}, expected 0 or more and below 1")
@@ -140,6 +191,36 @@ class FinetuneConfig:
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name} is {getattr(self, name)!r}, expected one of {allowed}")
+
+    def filled(self, *, rows: int, parameters: int) -> tuple[FinetuneConfig, tuple[str, ...]]:
+        """Fill in what was left open, by the size of data and model, each with its reason in words.
+
+        Parameters
+        ----------
+        rows
+            Training examples.
+        parameters
+            Of the base model.
+
+        Examples
+        --------
+        >>> config, why = FinetuneConfig(data="mine.jsonl").filled(rows=1_200, parameters=494_032_768)
+        >>> config.learning_rate, config.num_train_epochs
+        (0.001, 3.0)
+        >>> print(why[0])
+        learning_rate=0.001, for a model of 494 M parameters
+        """
+        changes, why = {}, []
+        if self.learning_rate is None:
+            changes["learning_rate"] = default_learning_rate(parameters)
+            why.append(
+                f"learning_rate={changes['learning_rate']:g}, for a model of {parameters / 1e6:,.0f} M parameters"
+            )
+        if self.num_train_epochs is None:
+            changes["num_train_epochs"] = default_epochs(rows)
+            if self.max_steps < 1:
+                why.append(f"num_train_epochs={changes['num_train_epochs']:g}, for {rows:,} rows")
+        return dataclasses.replace(self, **changes), tuple(why)
 
     def differences(self, other: dict) -> list[str]:
         """Name the settings that change the numbers and differ from a saved configuration."""

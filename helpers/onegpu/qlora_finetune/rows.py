@@ -11,7 +11,7 @@ import numpy as np
 
 from onegpu import data
 from onegpu.packed_training import pack_lengths
-from onegpu.qlora_finetune.config import FinetuneConfig
+from onegpu.qlora_finetune.config import FinetuneConfig, default_epochs
 from onegpu.qlora_finetune.tasks import Task, task_of
 from onegpu.qlora_finetune.trainer import PackedRows
 from onegpu.sft_datasets import TokenizedSet, read_rows, tokenize_rows
@@ -73,8 +73,9 @@ def prepare_data(config: FinetuneConfig, tokenizer: Any) -> TrainingData:
     examples = read_examples(config)
     train = tokenize_rows(examples.train, tokenizer, config.max_length)
     held, held_rows = prepare_held_out(examples, config, tokenizer)
+    epochs = default_epochs(len(train)) if config.num_train_epochs is None else config.num_train_epochs
     totals = training_steps(
-        token_counts(train), max_length=config.max_length, num_train_epochs=max(config.num_train_epochs, 1e-9),
+        token_counts(train), max_length=config.max_length, num_train_epochs=max(epochs, 1e-9),
         per_device_train_batch_size=config.per_device_train_batch_size,
         gradient_accumulation_steps=config.gradient_accumulation_steps,
     )  # fmt: skip

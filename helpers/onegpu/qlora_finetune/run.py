@@ -136,6 +136,7 @@ def _finetune(config, resume, overwrite, say, loaded, on_step, stops) -> Finetun
 
 
 def _train(config, output_dir, resume, say, loaded, on_step, stops) -> FinetuneResult:
+    say(f"output folder {output_dir}")
     runtime.seed_everything(config.seed)
     runtime.reset_peak_memory()
     machine = runtime.machine()
@@ -150,6 +151,11 @@ def _train(config, output_dir, resume, say, loaded, on_step, stops) -> FinetuneR
         loaded = models.load(config.model, quantization=config.quantization, dtype=DTYPES[precision])
     say(str(loaded))
 
+    asked = config
+    size = models.count_parameters(loaded.model).total
+    config, reasons = config.filled(rows=len(prepared.train), parameters=size)
+    for reason in reasons:
+        say(f"default: {reason}")
     base = base_of(loaded)
     model = attach_adapters(loaded.model, config, fp16=precision == "fp16")
     args = training_arguments(config, precision, str(output_dir), prepared.held_out is not None)
@@ -179,7 +185,7 @@ def _train(config, output_dir, resume, say, loaded, on_step, stops) -> FinetuneR
         trainer.add_callback(EarlyStoppingCallback(config.early_stopping_patience))
 
     if not resume:
-        start_output_dir(config, fingerprints)
+        start_output_dir(asked, fingerprints)
     stops.stage = "evaluating before training"
     before, answers_before = _before(output_dir, resume, say) or (None, None)
     if before is None:

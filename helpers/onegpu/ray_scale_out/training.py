@@ -193,9 +193,10 @@ def finetune_distributed(
         check_output_dir(config, resume, overwrite)
         if resume and (folder / "report.json").is_file():
             raise ValueError(f"{folder}: the run there is finished; there is nothing to resume")
+        asked, config = config, _with_epochs(config)
         counts, dataset, steps = _plan(config, num_workers, bad_rows, window_rows, data_cpus(free))
         if not resume:
-            start_output_dir(config)
+            start_output_dir(asked)
         _same_layout(folder, resume, num_workers, window_rows, counts)
         say(str(counts))
         if resume:
@@ -208,6 +209,13 @@ def finetune_distributed(
     result = _result(raw, num_workers, counts, folder, config)
     write_json(folder / "report.json", dataclasses.asdict(result))
     return result
+
+
+def _with_epochs(config: FinetuneConfig) -> FinetuneConfig:
+    """Fill in one epoch where none are asked for: the number of rows isn't known before they are counted."""
+    return (
+        config if config.num_train_epochs is not None else dataclasses.replace(config, num_train_epochs=1.0)
+    )
 
 
 def _same_layout(folder: Path, resume: bool, workers: int, window_rows: int, counts: StreamCounts) -> None:

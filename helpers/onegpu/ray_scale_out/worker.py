@@ -267,6 +267,7 @@ def train_worker(settings: dict[str, Any]) -> None:
     )  # fmt: skip
     # Made-up examples: all workers must come to the same layout, and some may hold no rows yet.
     layout = use_row_layout(loaded.model, some_examples(loaded.model), check=config.self_check).layout
+    config, _ = config.filled(rows=0, parameters=models.count_parameters(loaded.model).total)
     base = base_of(loaded)
     model = attach_adapters(loaded.model, config, fp16=precision == "fp16")
     loss_in_forward(model, layout)

@@ -41,3 +41,31 @@ def test_live_curve_is_drawn_at_the_first_and_the_last_step_and_not_too_often(mo
     assert len(drawn) == 2
     assert live.losses[-1] == (10, 1.0)
     assert "Step 10 of 10: the loss is 1.00, at the first step it was 3.70." in live.picture.value
+
+
+def test_a_mixture_and_a_convolution_train_and_the_report_says_what_is_special(tiny_config, tmp_path):
+    from onegpu.models import tiny_tokenizer
+    from onegpu.qlora_finetune import finetune
+    from packed_training.families import build
+    from safetensors.torch import load_file
+
+    reports = {}
+    for family in ("mixtral", "lfm2"):
+        folder = tmp_path / family
+        build(family).save_pretrained(folder)
+        tiny_tokenizer().save_pretrained(folder)
+        result = finetune(
+            tiny_config(model=str(folder), max_steps=1, output_dir=str(tmp_path / f"run_{family}"))
+        )
+        reports[family] = str(result)
+        if family == "mixtral":  # attention is in 4 bits; experts, embeddings and head aren't
+            four = result.weights["nf4"]["parameters"]
+            assert four == 2 * (64 * 64 * 2 + 64 * 32 * 2)
+            share = four / sum(n["parameters"] for n in result.weights.values())
+            assert f"only {share:.0%} of the parameters are in 4 bits" in reports[family]
+    adapted = load_file(tmp_path / "run_mixtral" / "adapter" / "adapter_model.safetensors")
+    assert {name.split(".")[-3] for name in adapted} == {"q_proj", "k_proj", "v_proj", "o_proj"}
+    assert "packed rows equal their examples alone" in reports["mixtral"]
+    assert (
+        "one example per forward pass: its layers let examples of one row see each other" in reports["lfm2"]
+    )

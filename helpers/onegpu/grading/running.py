@@ -164,10 +164,9 @@ def _examined(works: list[_Work], limits: Limits, jobs: int, kept: Path | None) 
                     bar.update()
                     yield done
             except BaseException:
+                workers = list((pool._processes or {}).values())  # `shutdown` forgets them
                 pool.shutdown(wait=False, cancel_futures=True)
-                for worker in list(
-                    (pool._processes or {}).values()
-                ):  # or the rest of a notebook is waited for
+                for worker in workers:  # or the rest of a notebook is waited for
                     worker.terminate()
                 raise
             if not again:

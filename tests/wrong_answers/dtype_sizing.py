@@ -104,7 +104,7 @@ def by_parts(bits, exponent_bits):
     return ieee(bits, exponent_bits)
 
 
-@right("3.1", "let fp32 or fp16 decode it")
+@wrong("3.1", "let fp32 or fp16 decode it", case="8 bits, 4 of them exponent", says="bias follows")
 def by_struct(bits, exponent_bits):
     number = int(bits, 2)
     if exponent_bits == 8:
@@ -112,7 +112,7 @@ def by_struct(bits, exponent_bits):
     return struct.unpack("<e", struct.pack("<H", number))[0]
 
 
-@right("3.1", "let torch decode it")
+@wrong("3.1", "let torch decode it", case="8 bits, 4 of them exponent", says="bias follows")
 def by_torch(bits, exponent_bits):
     dtype = torch.bfloat16 if exponent_bits == 8 else torch.float16
     return torch.tensor([int(bits, 2)], dtype=torch.uint16).view(dtype).item()
@@ -613,3 +613,41 @@ ANSWERS.statements(
         "no subnormal numbers": with_subnormals,
     },
 )
+
+
+@wrong("3.1", "a bias of two formats", case="8 bits, 4 of them exponent", says="bias follows")
+def two_biases(bits, exponent_bits):
+    sign = -1.0 if bits[0] == "1" else 1.0
+    e, m = bits[1 : 1 + exponent_bits], bits[1 + exponent_bits :]
+    bias, fraction = 15 if exponent_bits == 5 else 127, int(m, 2) / 2 ** len(m)
+    if "0" not in e:
+        return math.nan if fraction else sign * math.inf
+    if "1" not in e:
+        return sign * fraction * 2.0 ** (1 - bias)
+    return sign * (1 + fraction) * 2.0 ** (int(e, 2) - bias)
+
+
+ANSWERS.statements("3.1", {"a bias for any e": two_biases})
+
+
+@right("3.1", "sums of powers of two")
+def sums_of_powers(bits, exponent_bits):
+    sign, e, m = (-1.0) ** int(bits[0]), bits[1 : 1 + exponent_bits], bits[1 + exponent_bits :]
+    fraction = sum(2.0**-k for k, bit in enumerate(m, 1) if bit == "1")
+    power = int(e, 2) - (2 ** (exponent_bits - 1) - 1)
+    if set(e) == {"1"}:
+        return sign * math.inf if fraction == 0 else math.nan
+    return sign * math.ldexp(1 + fraction, power) if "1" in e else sign * math.ldexp(fraction, power + 1)
+
+
+@right("3.1", "as one whole number, scaled")
+def one_whole_number(bits, exponent_bits):
+    width = len(bits) - 1 - exponent_bits
+    number = int(bits, 2)
+    mantissa, exponent = number % 2**width, number // 2**width % 2**exponent_bits
+    if exponent == 2**exponent_bits - 1:
+        value = math.nan if mantissa else math.inf
+    else:
+        whole = mantissa + (2**width if exponent else 0)
+        value = math.ldexp(whole, max(exponent, 1) - 2 ** (exponent_bits - 1) + 1 - width)
+    return -value if bits[0] == "1" else value

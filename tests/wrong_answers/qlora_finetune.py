@@ -651,3 +651,11 @@ ANSWERS.statements(
         "an answer at the end": no_last_answer,
     },
 )
+
+
+@wrong("7.1", "the smaller size for r", case="a rank above the number of inputs", says="A's first size")
+def smaller_size(x, weight, a, b, alpha):
+    return x @ weight.T + alpha / min(a.shape) * (x @ a.T @ b.T)
+
+
+ANSWERS.statements("7.1", {"r, not the smaller size": smaller_size})

@@ -686,7 +686,7 @@ def strict(lengths, max_length):
     return first_fit(lengths, max_length, fits=lambda used, length: used + length < max_length)
 
 
-@wrong("1.8", "sorts first", case=FOUR, says="without sorting")
+@wrong("1.8", "sorts first", case=FOUR, says="Sorted by length")
 def sorts(lengths, max_length):
     return first_fit(lengths, max_length, order=sorted(range(len(lengths)), key=lambda i: -lengths[i]))
 
@@ -1132,3 +1132,47 @@ def numbers_only(row):
 ANSWERS.statements("1.2", {"a token around it shares characters too": an_end_inside})
 ANSWERS.statements("1.3", {"the longest, wherever it stands": as_the_last})
 ANSWERS.statements("1.6", {"anything that is no text": numbers_only})
+
+
+@wrong("1.2", "the middle of the token", case="a token reaches over the boundary", says="shares a character")
+def by_its_middle(ids, offsets, start, end):
+    return [i if start <= (a + b) / 2 < end else -100 for i, (a, b) in zip(ids, offsets, strict=True)]
+
+
+@wrong("1.5", "first and last", case="the same ids in another order", says="at its own place")
+def first_and_last(prompt_ids, ids):
+    n = len(prompt_ids)
+    if n and (len(ids) < n or prompt_ids[0] != ids[0] or prompt_ids[-1] != ids[n - 1]):
+        raise ValueError("boundary")
+    return n
+
+
+@wrong("1.7", "without punctuation", case="another punctuation mark", says="everything else stays")
+def without_punctuation(train, evaluation):
+    seen = {" ".join(re.findall(r"\w+", t.lower())) for t in train}
+    return [i for i, e in enumerate(evaluation) if " ".join(re.findall(r"\w+", e.lower())) in seen]
+
+
+for _why, _case, _says, _parts in (
+    (
+        "begins like a placeholder",
+        "a placeholder at the beginning",
+        "not its beginning",
+        {"placeholder": lambda out: out.strip().lower().startswith(tuple(STANDS_FOR_NOTHING))},
+    ),
+    (
+        "some spellings",
+        "a placeholder in capitals",
+        "in any",
+        {"placeholder": lambda out: out.strip() in {"N/A", "<NoInput>"} | STANDS_FOR_NOTHING},
+    ),
+):
+    validators[_why] = wrong("1.6", _why, case=_case, says=_says)(validator(**_parts))
+
+ANSWERS.statements("1.2", {"a single character is enough": by_its_middle})
+ANSWERS.statements("1.5", {"each of them": first_and_last})
+ANSWERS.statements("1.7", {"and in nothing else": without_punctuation})
+ANSWERS.statements(
+    "1.6",
+    {"not its beginning": validators["begins like a placeholder"], "any case": validators["some spellings"]},
+)

@@ -143,6 +143,13 @@ EXERCISES = (
             ),
 
             Case(
+                "8 bits, 4 of them exponent",
+                ("01010110", 4),
+                "The bias follows from exponent_bits, here 2^3 - 1 = 7: 1.75 x 2^(10 - 7).",
+                expected=14.0,
+            ),
+
+            Case(
                 "a number below one",
                 ("0011000100000000", 5),
                 "E is 12, so the exponent is 12 - 15 = -3; M / 2^10 is 0.25: 1.25 x 2^-3.",
@@ -261,6 +268,7 @@ EXERCISES = (
                 rtol=1e-9,
             ),
             Case("fp8 e5m2", (5, 2), "fp16's exponent with 2 mantissa bits.", expected=57344.0, rtol=1e-9),
+            Case("4 exponent and 3 mantissa bits", (4, 3), "Any layout: (2 - 2^-3) x 2^7.", expected=240.0, rtol=1e-9),
         ),
     ),
     Exercise(

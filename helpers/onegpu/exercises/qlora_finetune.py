@@ -262,6 +262,12 @@ EXERCISES = (
                 ),
             ),
             Case(
+                "a rank above the number of inputs",
+                (X, W, torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]), torch.eye(3), 6.0),
+                "r is A's first size, here 3, though x has 2 numbers: the scale is 6 / 3.",
+                expected=torch.tensor([[3.0, 6.0, 9.0]]),
+            ),
+            Case(
                 "a gradient for training",
                 lambda: (X, W, A.clone().requires_grad_(), B.clone().requires_grad_(), 3.0),
                 "A and B are trained through this function.",

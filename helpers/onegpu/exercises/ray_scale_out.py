@@ -408,7 +408,7 @@ EXERCISES = (
         cases=(
             Case(
                 "a slow tokenizer",
-                ([9.0, 0.25, 0.5, 0.25], [5.0, 0.25, 0.125, 0.125]),
+                ([9.0, 0.25, 0.5, 0.25], [5.0, 0.25, 0.05, 0.2]),
                 "Without the first step: 1 s waiting and 0.5 s computing in all.",
                 expected=(2 / 3, 2),
                 mistakes=(
@@ -422,7 +422,7 @@ EXERCISES = (
                     ),
                     Mistake(lambda got: abs(got[0] - 1 / 3) < 1e-6, "This is the share that computes."),
                     Mistake(
-                        lambda got: abs(got[0] - (1 / 2 + 4 / 5 + 2 / 3) / 3) < 1e-6,
+                        lambda got: abs(got[0] - (1 / 2 + 10 / 11 + 5 / 9) / 3) < 1e-6,
                         "The mean of the steps' shares: a long step weighs more, so sum first and divide once.",
                     ),
                     Mistake(

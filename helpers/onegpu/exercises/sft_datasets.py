@@ -217,7 +217,7 @@ EXERCISES = (
             ),
             Case(
                 "a token reaches over the boundary",
-                ([21, 22, 23], [(0, 2), (2, 8), (8, 11)], 9, 11),
+                ([21, 22, 23], [(0, 2), (2, 4), (4, 11)], 9, 11),
                 "The last token begins in the prompt and ends in the answer. Masked, a character of the answer is never "
                 "learned: keep every token that shares a character with the answer.",
                 expected=[-100, -100, 23],
@@ -463,8 +463,8 @@ EXERCISES = (
             ),
             Case(
                 "the same ids in another order",
-                ([6, 5, 7], [5, 6, 7, 8, 1]),
-                "Every id counts at its own place: neither the last one alone nor which ids there are is enough.",
+                ([5, 7, 6, 8], [5, 6, 7, 8, 1]),
+                "Every id counts at its own place: first and last, their sum, or which ids there are is not enough.",
                 raises=ValueError,
                 match="boundary",
             ),
@@ -573,6 +573,12 @@ EXERCISES = (
                 expected="placeholder_answer",
             ),
             Case(
+                "a placeholder in capitals",
+                (alpaca("NO OUTPUT"),),
+                "Compare without case: every placeholder may be written in any.",
+                expected="placeholder_answer",
+            ),
+            Case(
                 "two tasks in one answer",
                 (alpaca(MERGED),),
                 'A line such as "18. Instruction:" in an answer is the next task, generated along with it.',
@@ -618,6 +624,12 @@ EXERCISES = (
                 "a placeholder within a word",
                 (alpaca("A banana."),),
                 '"banana" contains "nan": compare the whole answer with the placeholders, don\'t search in it.',
+                expected="ok",
+            ),
+            Case(
+                "a placeholder at the beginning",
+                (alpaca("Nan bread is no fruit."),),
+                "Compare the whole answer with the placeholders, not its beginning.",
                 expected="ok",
             ),
             Case(
@@ -682,7 +694,7 @@ EXERCISES = (
             ),
             Case(
                 "white space differs",
-                (["Name a fruit."], [" Name  a\nfruit. "]),
+                (["Name a fruit."], [" Name    a \n fruit. "]),
                 "The model sees the same question: take every run of white space as one space, and none at the ends.",
                 expected=[0],
             ),
@@ -720,6 +732,12 @@ EXERCISES = (
                 "one prompt contains the other",
                 (["Name a fruit that is red."], ["Name a fruit"]),
                 "A part of a prompt is another prompt: compare whole prompts.",
+                expected=[],
+            ),
+            Case(
+                "another punctuation mark",
+                (["Name a fruit."], ["Name a fruit?"]),
+                "Only case and white space may differ: everything else stays.",
                 expected=[],
             ),
             Case(
@@ -763,7 +781,8 @@ EXERCISES = (
                     ),
                     Mistake(
                         [[0, 3], [1, 2]],
-                        "Sorted by length: take the examples in the order given, without sorting.",
+                        "Sorted by length, or put into the last row or the one with the most room: take the examples in the order "
+                        "given, each into the first row that has room.",
                     ),
                     Mistake([[6, 3], [5, 4]], "Return the examples' numbers, not their lengths."),
                 ),

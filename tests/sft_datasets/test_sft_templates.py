@@ -54,7 +54,7 @@ def test_template_that_refuses_a_system_message_says_what_to_do_transformers_283
         render(chat, make(chat_template="llama2"))
 
 
-def test_template_that_rewrites_earlier_turns_is_refused_for_all_and_works_for_last(make):
+def test_template_that_rewrites_earlier_turns_trains_what_each_turn_shows(make):
     # As reasoning models do: the thinking of an earlier answer is left out once another turn follows.
     template = (
         "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
@@ -62,10 +62,10 @@ def test_template_that_rewrites_earlier_turns_is_refused_for_all_and_works_for_l
         "{{ message['content'] }}<|im_end|>\n{% endfor %}"
         "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
     )
-    with pytest.raises(
-        ValueError, match=r"turn 1: .*renders the turns up to this answer differently.*turns='last'"
-    ):
-        render(CHAT, make(chat_template=template))
+    assert render(CHAT, make(chat_template=template)).supervised == (
+        "Four.<|im_end|>",
+        "<think></think>Yes<|im_end|>",
+    )
     assert render(CHAT, make(chat_template=template), turns="last").supervised == (
         "<think></think>Yes<|im_end|>",
     )
@@ -85,12 +85,12 @@ def test_template_without_an_end_token_is_refused(make):
         "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}\n{% endfor %}"
         + ("{% if add_generation_prompt %}assistant: {% endif %}")
     )
-    with pytest.raises(ValueError, match="writes nothing after the answer"):
+    with pytest.raises(ValueError, match="no special token that stops generation"):
         render(CHAT, make(chat_template=template))
 
 
 def test_no_chat_template_and_no_tokenizer_are_named(make):
-    with pytest.raises(ValueError, match=r"no chat template.*template='chatml'"):
+    with pytest.raises(ValueError, match=r"no chat template.*set template to 'alpaca'"):
         render(CHAT, make(chat_template=None))
     with pytest.raises(ValueError, match="needs a tokenizer"):
         render(CHAT)

@@ -177,11 +177,12 @@ def test_right_truncation_that_leaves_no_answer_drops_the_row_trl_6668(tokenizer
 
 
 def test_a_label_at_position_0_does_not_count_trl_6320(make):
-    # The loss predicts labels[1:], so this answer of one token would give nan.
+    # The loss predicts labels[1:], so an answer that is the text's first token alone would give nan.
     tokenizer = make(
-        chat_template="{% if not add_generation_prompt %}{{ messages[-1]['content'] }}<|im_end|>{% endif %}"
+        chat_template="{% if not add_generation_prompt %}{{ messages[1]['content'] }}<|im_end|>{{ messages[0]['content'] }}"
+        "{% endif %}"
     )
-    done = tokenize({"prompt": "hi", "completion": "<|im_start|>"}, tokenizer)
+    done = tokenize({"prompt": "hi", "completion": "y"}, tokenizer)
     assert (done.labels[0] != IGNORE, done.supervised_tokens) == (True, 1)
 
 

@@ -106,7 +106,7 @@ def test_nothing_changes_without_a_named_repair():
 
 def test_turns_of_one_role_are_merged_unsloth_334():
     row = chat(("user", "Hi."), ("user", "2+2?"), ("assistant", "4"))
-    with pytest.raises(RowError, match=r"turn 1.*merge_turns=True"):
+    with pytest.raises(RowError, match=r"turn 1.*merge_turns"):
         normalise([row])
     done = normalise([row], merge_turns=True)
     assert turns(done.examples[0]) == [("user", "Hi.\n\n2+2?"), ("assistant", "4")]

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from onegpu.sft_datasets.normalisation import REPAIRS
+
 SYSTEM_PROMPT = "Triage as JSON: intent, urgency, reply."
 """What the model is told for the shipped task: short, since every example carries it."""
 
@@ -78,11 +80,27 @@ class FinetuneConfig:
         Catalogue name, hub id or local folder (``onegpu.models``).
     quantization : {"nf4", "int8", None}
         Of the frozen base model. None is plain LoRA.
-    data : str
-        Name of a shipped data set (``onegpu.data``) or a path to a JSON or JSONL file of examples
-        (``onegpu.sft_datasets`` says which forms are read).
-    eval_data : str or None
-        Held-out rows, as for ``data``. None: the held-out rows of the shipped set, or none for a file.
+    data : str or tuple of str
+        Where the training rows are: a shipped data set's name, a file, a folder, a pattern or a hub name
+        (``onegpu.sft_datasets.read_rows``), or several of them. Which forms of rows are read, ``onegpu.sft_datasets`` says.
+    data_shares : tuple of float or None
+        With several ``data``, the share of the training rows that each gives; they add up to 1. As many rows are taken as
+        there are without repeating one. None: all rows of each.
+    eval_data : str, tuple of str or None
+        Held-out rows, as for ``data``. None: those of the shipped set, or else ``eval_share``.
+    eval_share : float
+        Without ``eval_data``, the share of the rows that is held out (at most ``eval_rows``, or 256). Rows with the same
+        question stay on one side. 0: none are held out.
+    columns : dict or None
+        New names for columns, {"question": "prompt", "answer": "completion"}.
+    template, turns, truncation
+        How rows become text, which answers are learned, and what becomes of rows over ``max_length``, as in
+        ``onegpu.sft_datasets.tokenize_rows``. The template is saved with the adapter.
+    bad_rows : {"stop", "skip"}
+        What to do with a row that can't be trained on: end with an error, or leave it out, counted and listed in
+        ``bad_rows.jsonl`` in the output folder.
+    repairs : tuple of str
+        Repairs of ``onegpu.sft_datasets.normalise`` to apply: "fold_system", "merge_turns", "strip" and so on.
     output_dir : str
         Adapter, checkpoints and report go here. Empty: ``runs/`` and a name made from data and model.
     max_length : int
@@ -123,8 +141,16 @@ class FinetuneConfig:
 
     model: str = "smollm2-135m"
     quantization: Literal["nf4", "int8"] | None = "nf4"
-    data: str = "support_triage"
-    eval_data: str | None = None
+    data: str | tuple[str, ...] = "support_triage"
+    data_shares: tuple[float, ...] | None = None
+    eval_data: str | tuple[str, ...] | None = None
+    eval_share: float = 0.0
+    columns: dict[str, str] | None = None
+    template: str = "model"
+    turns: Literal["all", "last"] = "all"
+    truncation: Literal["drop", "turns", "right", "error"] = "drop"
+    bad_rows: Literal["stop", "skip"] = "stop"
+    repairs: tuple[str, ...] = ()
     output_dir: str = ""
     max_length: int = 512
     packing: bool = True
@@ -156,15 +182,44 @@ class FinetuneConfig:
     max_new_tokens: int = 72
 
     def __post_init__(self):
+        for name in (
+            "target_modules",
+            "data",
+            "data_shares",
+            "eval_data",
+            "repairs",
+        ):  # JSON has lists for tuples
+            if isinstance(getattr(self, name), list):
+                object.__setattr__(self, name, tuple(getattr(self, name)))
         shipped = self.data == SHIPPED_DATA
         if shipped and self.num_train_epochs is None:
             object.__setattr__(self, "num_train_epochs", 1.3)
         if shipped and self.model == SHIPPED_MODEL and self.learning_rate is None:
             object.__setattr__(self, "learning_rate", 3e-3)
         if not self.output_dir:
-            object.__setattr__(self, "output_dir", _folder_of(self.data, self.model))
-        if isinstance(self.target_modules, list):
-            object.__setattr__(self, "target_modules", tuple(self.target_modules))
+            object.__setattr__(self, "output_dir", _folder_of(" ".join([self.data] if isinstance(self.data, str) else self.data), self.model))
+        if isinstance(self.repairs, str):
+            object.__setattr__(self, "repairs", tuple(name for name in self.repairs.split(",") if name))
+        if not self.data:
+            raise ValueError("data is empty, expected a name or path")
+        sources = 1 if isinstance(self.data, str) else len(self.data)
+        if self.data_shares is not None:
+            shares = self.data_shares
+            if len(shares) != sources or min(shares) <= 0 or abs(sum(shares) - 1) > 1e-6:
+                raise ValueError(
+                    f"data_shares is {list(shares)}, expected {sources} numbers above 0 that add up to 1, one for each data"
+                )
+        if not 0 <= self.eval_share < 1:
+            raise ValueError(f"eval_share is {self.eval_share}, expected 0 or more and below 1")
+        if self.eval_rows is not None and self.eval_rows < 1:
+            raise ValueError(f"eval_rows is {self.eval_rows}, expected at least 1, or None for all")
+        if self.columns is not None and not isinstance(self.columns, dict):
+            raise ValueError(
+                f'columns is {self.columns!r}, expected an object of new names, such as {{"question": "prompt"}}'
+            )
+        unknown = [name for name in self.repairs if name not in REPAIRS]
+        if unknown:
+            raise ValueError(f"repairs has {unknown[0]!r}, expected names among {', '.join(REPAIRS)}")
         at_least_one = ("max_length", "per_device_train_batch_size", "gradient_accumulation_steps", "lora_r",
                         "save_steps", "logging_steps", "generation_batch_size", "max_new_tokens")  # fmt: skip
         for name in at_least_one:
@@ -187,6 +242,9 @@ class FinetuneConfig:
             "quantization": ("nf4", "int8", None),
             "optim": ("adamw_torch", "adamw_8bit", "sgd"),
             "precision": ("fp32", "fp16", "bf16", None),
+            "turns": ("all", "last"),
+            "truncation": ("drop", "turns", "right", "error"),
+            "bad_rows": ("stop", "skip"),
         }
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:

@@ -15,6 +15,7 @@ import torch
 
 from onegpu.data import INTENTS, URGENCIES
 from onegpu.qlora_finetune.config import SYSTEM_PROMPT
+from onegpu.sft_datasets.templates import prompt_text
 
 GIVE_UP_AFTER = 4  # tokens
 
@@ -108,7 +109,7 @@ def score_triage(answers: Sequence[str], rows: Sequence[dict[str, Any]], loss: f
 def generate(
     model: torch.nn.Module,
     tokenizer: Any,
-    chats: Sequence[Sequence[dict[str, str]]],
+    chats: Sequence[Any],
     max_new_tokens: int = 96,
     batch_size: int = 50,
     is_hopeless: Callable[[str], bool] | None = None,
@@ -118,16 +119,15 @@ def generate(
     Parameters
     ----------
     chats
-        Messages of each chat, ending with a user turn.
+        Messages of each chat, ending with a user turn; or examples (``sft_datasets.Example``), whose last answer is left
+        out and whose tools are shown.
     is_hopeless
         Says of the first ``GIVE_UP_AFTER`` tokens of an answer that no continuation can be right: it ends there. An
         untrained model goes on until it is stopped, which is most of the time of an evaluation.
     """
     from transformers import StoppingCriteriaList
 
-    prompts = [
-        tokenizer.apply_chat_template(list(c), tokenize=False, add_generation_prompt=True) for c in chats
-    ]
+    prompts = [prompt_text(chat, tokenizer) for chat in chats]
     ids = [tokenizer(p, add_special_tokens=False)["input_ids"] for p in prompts]
     order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
     end = end_tokens(model, tokenizer)
@@ -189,7 +189,17 @@ def cannot_be_triage(start: str) -> bool:
 
 def end_tokens(model: torch.nn.Module, tokenizer: Any) -> list[int]:
     """Return all ids that end an answer: the tokenizer's, and those of the generation config (chat models may have two)."""
+    return stop_ids(tokenizer, model.generation_config)
+
+
+def stop_at(model: torch.nn.Module, tokenizer: Any, ids: Sequence[int]) -> None:
+    """Make generation stop at further ids too, and so what is saved of the model: those that answers were taught to end in."""
+    model.generation_config.eos_token_id = list(dict.fromkeys([*end_tokens(model, tokenizer), *ids]))
+
+
+def stop_ids(tokenizer: Any, generation_config: Any = None) -> list[int]:
+    """Ids that stop generation: the tokenizer's end token, and those of a generation config."""
     found = [tokenizer.eos_token_id]
-    more = getattr(model.generation_config, "eos_token_id", None)
+    more = getattr(generation_config, "eos_token_id", None)
     found += more if isinstance(more, list) else [more]
     return list(dict.fromkeys(t for t in found if t is not None))

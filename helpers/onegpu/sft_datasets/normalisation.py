@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from onegpu.sft_datasets.formats import Example, Message, RowError, _turns, format_of, problems, to_example
+from onegpu.sft_datasets.formats import Example, Message, RowError, format_of, read_chat, to_example
 
 
 @dataclass(frozen=True)
@@ -94,33 +94,22 @@ def normalise(
     >>> done.examples[0].messages[0]["content"], done.examples[0].messages[1]["content"], done.changes
     ('Hi.\\n\\n2+2?', '4 ', {'merge_turns': 1})
     """
-    repairs = {
-        "strip": _on_text(str.strip) if strip else None,
-        "clean_characters": _on_text(_clean) if clean_characters else None,
-        "nfc": _on_text(lambda text: unicodedata.normalize("NFC", text)) if nfc else None,
-        "merge_turns": _merge if merge_turns else None,
-        "fold_system": _fold if fold_system else None,
-        "drop_leading_answer": _without_leading_answer if drop_leading_answer else None,
-        "drop_unanswered": _without_unanswered if drop_unanswered else None,
+    wanted = {
+        "strip": strip,
+        "clean_characters": clean_characters,
+        "nfc": nfc,
+        "merge_turns": merge_turns,
+        "fold_system": fold_system,
+        "drop_leading_answer": drop_leading_answer,
+        "drop_unanswered": drop_unanswered,
     }
+    repairs = [name for name, on in wanted.items() if on]
     examples: list[Example] = []
     changes: Counter[str] = Counter()
     dropped: dict[str, list[int]] = {}
     for index, row in enumerate(rows):
         try:
-            messages, text_input = _raw(row, index)
-            changed = []
-            for name, repair in repairs.items():
-                if repair is not None:
-                    before = messages
-                    messages = repair(messages)
-                    if messages != before:
-                        changed.append(name)
-                        if name in ("strip", "clean_characters", "nfc"):
-                            text_input = repair([("user", text_input)])[0][1]
-            chat = {"messages": [Message(role=role, content=text) for role, text in messages]}
-            examples.append(Example(to_example(chat, index).messages, text_input))
-            changes.update(changed)
+            examples.append(mend(row, index, repairs, changes))
         except RowError as error:
             if not drop_bad:
                 raise
@@ -130,20 +119,65 @@ def normalise(
     )
 
 
-def _raw(row, index) -> tuple[list[tuple[str, str]], str]:
-    """(role, content) of each turn before any check of their order, and the Alpaca input."""
-    if isinstance(row, Example) or format_of(row) in (None, "alpaca"):
-        example = to_example(row, index)
-        return [(m["role"], m["content"]) for m in example.messages], example.input
-    for problem in problems(row, index):
-        if problem.code in ("not_messages", "not_text", "no_messages"):  # nothing to repair on
+def mend(
+    row: Mapping[str, Any] | Example, index: int | None, repairs: Sequence[str], changes: Counter[str]
+) -> Example:
+    """Mend one row with the repairs named and count those that changed it.
+
+    Raises
+    ------
+    RowError
+        If it still can't be trained on.
+    ValueError
+        For a repair that isn't one.
+    """
+    example = _unchecked(row, index)
+    messages, text_input, changed = list(example.messages), example.input, []
+    learned = [i not in example.not_learned for i in range(len(messages))]
+    for name in repairs:
+        if name not in REPAIRS:
+            raise ValueError(f"repairs has {name!r}, expected names among {', '.join(REPAIRS)}")
+        before = messages
+        messages, learned = REPAIRS[name](messages, learned)
+        if messages != before:
+            changed.append(name)
+            if name in ("strip", "clean_characters", "nfc"):
+                text_input = REPAIRS[name]([Message(role="user", content=text_input)], [True])[0][0][
+                    "content"
+                ]
+    to_example({"messages": messages}, index)  # is it right now?
+    changes.update(changed)
+    off = frozenset(i for i, on in enumerate(learned) if not on)
+    return replace(example, messages=tuple(messages), input=text_input, not_learned=off)
+
+
+def _unchecked(row, index) -> Example:
+    """The example of a row whose turns may stand in any order; other problems than that are errors."""
+    if isinstance(row, Example):
+        return row
+    chat = read_chat(row, index)
+    if format_of(row) not in ("messages", "sharegpt", "prompt_completion"):
+        return to_example(row, index)
+    for problem in chat.problems():
+        if problem.code not in REPAIRABLE:
             raise RowError(problem)
-    return [(role, content) for _, role, content in _turns(row)], ""
+    return chat.example()
+
+
+REPAIRABLE = (
+    "roles_not_alternating",
+    "no_answer",
+    "empty_answer",
+    "placeholder_answer",
+    "empty_turn",
+    "nothing_to_learn",
+)
+"""Codes of problems that a repair may mend; what is still there after it is an error."""
 
 
 def _on_text(function):
-    def repair(messages):
-        return [(role, function(text) if isinstance(text, str) else text) for role, text in messages]
+    def repair(messages, learned):
+        return [{**m, "content": function(m["content"])} for m in messages], learned
 
     return repair
 
@@ -153,30 +187,46 @@ def _clean(text: str) -> str:
     return "".join(c for c in text if c in "\t\n" or (unicodedata.category(c) != "Cc" and c != "\ufeff"))
 
 
-def _merge(messages):
-    merged: list[tuple[str, str]] = []
-    for role, text in messages:
-        if merged and merged[-1][0] == role and role != "tool":
-            merged[-1] = (role, "\n\n".join(part for part in (merged[-1][1], text) if part))
+def _merge(messages, learned):
+    merged, kept = [], []
+    for message, on in zip(messages, learned, strict=True):
+        same = merged and merged[-1]["role"] == message["role"] != "tool" and kept[-1] == on
+        if same and not {*merged[-1], *message} - {"role", "content"}:
+            text = "\n\n".join(part for part in (merged[-1]["content"], message["content"]) if part)
+            merged[-1] = {**merged[-1], "content": text}
         else:
-            merged.append((role, text))
-    return merged
+            merged.append(message)
+            kept.append(on)
+    return merged, kept
 
 
-def _fold(messages):
-    if len(messages) > 1 and messages[0][0] == "system" and messages[1][0] == "user":
-        return [("user", f"{messages[0][1]}\n\n{messages[1][1]}"), *messages[2:]]
-    return messages
+def _fold(messages, learned):
+    if len(messages) > 1 and messages[0]["role"] == "system" and messages[1]["role"] == "user":
+        folded = {**messages[1], "content": f"{messages[0]['content']}\n\n{messages[1]['content']}"}
+        return [folded, *messages[2:]], learned[1:]
+    return messages, learned
 
 
-def _without_leading_answer(messages):
-    start = 1 if messages and messages[0][0] == "system" else 0
+def _without_leading_answer(messages, learned):
+    start = 1 if messages and messages[0]["role"] == "system" else 0
     end = start
-    while end < len(messages) and messages[end][0] == "assistant":
+    while end < len(messages) and messages[end]["role"] == "assistant":
         end += 1
-    return messages[:start] + messages[end:]
+    return messages[:start] + messages[end:], learned[:start] + learned[end:]
 
 
-def _without_unanswered(messages):
-    last = max((i for i, (role, _) in enumerate(messages) if role == "assistant"), default=-1)
-    return messages[: last + 1]
+def _without_unanswered(messages, learned):
+    last = max((i for i, message in enumerate(messages) if message["role"] == "assistant"), default=-1)
+    return messages[: last + 1], learned[: last + 1]
+
+
+REPAIRS = {
+    "strip": _on_text(str.strip),
+    "clean_characters": _on_text(_clean),
+    "nfc": _on_text(lambda text: unicodedata.normalize("NFC", text)),
+    "merge_turns": _merge,
+    "fold_system": _fold,
+    "drop_leading_answer": _without_leading_answer,
+    "drop_unanswered": _without_unanswered,
+}
+"""Repairs by name: functions of messages and of which of them are learned."""

@@ -8,12 +8,17 @@ supervised also where pad == eos (transformers#23530).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
-from onegpu.sft_datasets.formats import Example, to_example
-from onegpu.sft_datasets.templates import Rendered, render
+import numpy as np
+
+from onegpu.sft_datasets.formats import Example, Problem, RowError, to_example, unused_keys
+from onegpu.sft_datasets.templates import TURNS, ChatTemplate, Rendered, control_tokens
 
 IGNORE = -100
 """The label that the loss skips."""
@@ -80,29 +85,50 @@ class TokenizedSet:
         Numbers of the rows that lost tokens but were kept.
     lost_tokens, lost_supervised_tokens
         Over all rows, dropped ones included.
+    bad_rows
+        (number, what is wrong with it) of each row that was skipped because it can't be trained on.
+    unused_keys
+        Keys that rows have and nothing uses, with the number of rows.
+    changes
+        Rows changed, by repair.
+    end_ids
+        Ids in which the supervised spans end: generation has to stop at them.
     """
 
-    examples: tuple[Tokenized, ...]
+    examples: Sequence[Tokenized]
     rows: int
     dropped: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     truncated: tuple[int, ...] = ()
     lost_tokens: int = 0
     lost_supervised_tokens: int = 0
+    bad_rows: tuple[tuple[int, str], ...] = ()
+    unused_keys: Mapping[str, int] = field(default_factory=dict)
+    changes: Mapping[str, int] = field(default_factory=dict)
+    end_ids: tuple[int, ...] = ()
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens of each kept example, int64."""
+        if isinstance(self.examples, FlatExamples):
+            return self.examples.lengths
+        return np.array([len(example) for example in self.examples], np.int64)
 
     @property
     def tokens(self) -> int:
         """Tokens of the kept examples."""
-        return sum(len(example) for example in self.examples)
+        return int(self.lengths.sum())
 
     @property
     def supervised_tokens(self) -> int:
         """Supervised tokens of the kept examples."""
+        if isinstance(self.examples, FlatExamples):
+            return int(self.examples.figures[:, 0].sum())
         return sum(example.supervised_tokens for example in self.examples)
 
     @property
     def longest(self) -> int:
         """Tokens of the longest kept example."""
-        return max(map(len, self.examples))
+        return int(self.lengths.max())
 
     def __len__(self) -> int:
         return len(self.examples)
@@ -126,12 +152,85 @@ class TokenizedSet:
             lines.append(
                 f"lost: {self.lost_tokens:,} tokens, {self.lost_supervised_tokens:,} of them supervised"
             )
+        if self.bad_rows:
+            lines.append(f"first bad row: {self.bad_rows[0][1]}")
+        lines += [f"changed, {name}: {count:,} rows" for name, count in self.changes.items()]
+        if self.unused_keys:
+            named = ", ".join(f"{key!r} of {count:,} rows" for key, count in self.unused_keys.items())
+            lines.append(f"not used, and not learned: {named}")
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         from html import escape
 
         return f"<pre>{escape(str(self))}</pre>"
+
+
+class FlatExamples(Sequence[Tokenized]):
+    """Tokenized examples end to end in two arrays, 8 bytes a token; each is made when it is asked for.
+
+    Parameters
+    ----------
+    input_ids, labels : numpy.ndarray
+        int32, all examples one after the other.
+    ends : numpy.ndarray
+        int64, shape (examples,): where each ends.
+    figures : numpy.ndarray
+        int64, shape (examples, 7): supervised, lost and lost supervised tokens, length, prompt length, end of the first
+        answer, row number (-1 for none).
+    """
+
+    def __init__(self, input_ids: np.ndarray, labels: np.ndarray, ends: np.ndarray, figures: np.ndarray):
+        self.input_ids, self.labels, self.ends, self.figures = input_ids, labels, ends, figures
+
+    @classmethod
+    def of(cls, examples: Iterable[Tokenized]) -> FlatExamples:
+        """Lay examples end to end, one at a time."""
+        input_ids, labels, ends, figures = array("i"), array("i"), array("q"), array("q")
+        for e in examples:
+            input_ids.extend(e.input_ids)
+            labels.extend(e.labels)
+            ends.append(len(input_ids))
+            row = -1 if e.row is None else e.row
+            figures.extend(
+                (
+                    e.supervised_tokens,
+                    e.lost_tokens,
+                    e.lost_supervised_tokens,
+                    e.length,
+                    e.prompt_length,
+                    e.first_answer_end,
+                    row,
+                )
+            )
+        flat = [
+            np.frombuffer(a, kind) if a else np.zeros(0, kind)
+            for a, kind in ((input_ids, np.int32), (labels, np.int32), (ends, np.int64), (figures, np.int64))
+        ]
+        return cls(*flat[:3], flat[3].reshape(-1, 7))
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens of each example, int64."""
+        return np.diff(self.ends, prepend=0)
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    def __getitem__(self, index):
+        if isinstance(index, slice):
+            return tuple(self[i] for i in range(*index.indices(len(self))))
+        index = range(len(self))[index]
+        part = self.part(index)
+        supervised, lost, lost_supervised, length, prompt, first, row = self.figures[index].tolist()
+        return Tokenized(
+            tuple(self.input_ids[part].tolist()), tuple(self.labels[part].tolist()), supervised, None, lost,
+            lost_supervised, length, prompt, first, None if row < 0 else row,
+        )  # fmt: skip
+
+    def part(self, index: int) -> slice:
+        """Where an example's tokens are in the arrays."""
+        return slice(int(self.ends[index - 1]) if index else 0, int(self.ends[index]))
 
 
 def _some(rows: tuple[int, ...], most: int = 5) -> str:
@@ -216,85 +315,141 @@ def tokenize(
     >>> tiny_tokenizer().decode([i for i in done.labels if i != -100])
     '4<|im_end|>'
     """
-    if truncation not in TRUNCATIONS:
-        raise ValueError(f"truncation={truncation!r}: expected one of {', '.join(TRUNCATIONS)}.")
-    if max_length is not None and max_length < 2:
-        raise ValueError(
-            f"max_length={max_length}: expected at least 2 (one token to read and one to predict)."
-        )
-    example = to_example(row, row_index)
-    where = "" if row_index is None else f"row {row_index}: "
-    try:
-        rendered = render(example, tokenizer, template, turns)
-    except ValueError as error:
-        raise ValueError(f"{where}{error}") from error
-    input_ids, labels = _encode(rendered, tokenizer, where)
-    length = len(input_ids)
-    prompt_length = next((i for i, label in enumerate(labels) if label != IGNORE), length)
-    first_answer_end = next((i for i in range(prompt_length, length) if labels[i] == IGNORE), length)
+    if row_index is None and isinstance(row, Mapping):
+        row = to_example(row)
+    one = [(row_index, row)]
+    ((done, error),) = _Tokenizing(tokenizer, max_length, template, turns, truncation).batch(one)
+    if error is not None:
+        raise error
+    return done
 
-    keep = length if max_length is None else min(length, max_length)
-    dropped = None
-    if keep < length:
-        if truncation == "error":
+
+class _Tokenizing:
+    """Rows to tokenized examples, a batch at a time, with one template."""
+
+    def __init__(self, tokenizer, max_length, template, turns, truncation, stop_tokens=()):
+        if truncation not in TRUNCATIONS:
+            raise ValueError(f"truncation={truncation!r}: expected one of {', '.join(TRUNCATIONS)}.")
+        if turns not in TURNS:
+            raise ValueError(f"turns={turns!r}: expected 'all' or 'last'.")
+        if max_length is not None and max_length < 2:
             raise ValueError(
-                f"{where}{length} tokens, {prompt_length} of them before the first answer, are more than "
-                f"max_length={max_length}. Raise max_length, or choose truncation='drop', 'turns' or "
-                "'right'."
+                f"max_length={max_length}: expected at least 2 (one token to read and one to predict)."
             )
-        if truncation == "drop":
-            keep, dropped = 0, "too_long"
-        elif truncation == "turns":
-            keep = _end_of_last_whole_answer(labels, keep)
-            dropped = None if keep else "too_long"
-    kept_ids, kept_labels = tuple(input_ids[:keep]), tuple(labels[:keep])
-    supervised = _count(kept_labels)
-    if not dropped and not supervised:
-        kept_ids, kept_labels, dropped = (), (), "no_answer_left"
-    return Tokenized(
-        kept_ids,
-        kept_labels,
-        supervised,
-        dropped,
-        lost_tokens=length - len(kept_ids),
-        lost_supervised_tokens=_count(labels) - supervised,
-        length=length,
-        prompt_length=prompt_length,
-        first_answer_end=first_answer_end,
-        row=row_index,
-    )
-
-
-def _count(labels) -> int:
-    return sum(label != IGNORE for label in labels[1:])
-
-
-def _encode(rendered: Rendered, tokenizer: Any, where: str) -> tuple[list[int], list[int]]:
-    if not getattr(tokenizer, "is_fast", False):
-        raise ValueError(
-            f"{type(tokenizer).__name__} gives no character offsets, which the mask needs: load the fast "
-            "tokenizer (AutoTokenizer does so by default)."
+        if not getattr(tokenizer, "is_fast", False):
+            raise ValueError(
+                f"{type(tokenizer).__name__} gives no character offsets, which the mask needs: load the fast "
+                "tokenizer (AutoTokenizer does so by default)."
+            )
+        self.tokenizer, self.max_length, self.turns, self.truncation = (
+            tokenizer,
+            max_length,
+            turns,
+            truncation,
         )
-    # add_special_tokens=False: the template has already written BOS where there is one.
-    encoded = tokenizer(rendered.text, add_special_tokens=False, return_offsets_mapping=True)
-    input_ids = encoded["input_ids"]
-    bos = tokenizer.bos_token_id
-    eos_is_bos = bos is not None and bos == tokenizer.eos_token_id
-    if bos is not None and not eos_is_bos and input_ids[:2] == [bos, bos]:
-        raise ValueError(
-            f"{where}the text starts with two {tokenizer.bos_token!r}: the chat template writes it twice, "
-            "or the first message begins with it. Remove one."
+        self.template = ChatTemplate(tokenizer, template, stop_tokens)
+        self.control = control_tokens(tokenizer)
+        self.end_ids: set[int] = set()
+
+    def batch(
+        self, rows: Sequence[tuple[int | None, Any]]
+    ) -> list[tuple[Tokenized | None, ValueError | None]]:
+        """For each (number, row) the tokenized example, or what is wrong with the row."""
+        rendered = [self._render(row, number) for number, row in rows]
+        texts = [done.text for done in rendered if isinstance(done, Rendered)]
+        # add_special_tokens=False: the template has already written BOS where there is one.
+        encoded = (
+            self.tokenizer(texts, add_special_tokens=False, return_attention_mask=False, verbose=False)
+            if texts
+            else None
         )
-    mask = supervised_mask(encoded["offset_mapping"], rendered.spans)
-    return input_ids, [i if m else IGNORE for i, m in zip(input_ids, mask, strict=True)]
+        encodings = iter(encoded.encodings if encoded else ())
+        found = []
+        for (number, _), done in zip(rows, rendered, strict=True):
+            if isinstance(done, ValueError):
+                found.append((None, done))
+                continue
+            try:
+                found.append((self._finish(done, next(encodings), number), None))
+            except ValueError as error:
+                found.append((None, error))
+        return found
+
+    def _render(self, row: Any, number: int | None) -> Rendered | ValueError:
+        try:
+            example = to_example(row, number)
+            self._check_text(example, number)
+            return self.template.render(example, self.turns)
+        except RowError as error:
+            return error
+        except ValueError as error:
+            return ValueError(f"{'' if number is None else f'row {number}: '}{error}")
+
+    def _check_text(self, example: Example, number: int | None) -> None:
+        """A special token inside a text would be one for the model: a stop in the middle of an answer, another's turn."""
+        for i, message in enumerate(example.messages):
+            for text in (
+                message["content"],
+                message.get("reasoning_content", ""),
+                str(message.get("tool_calls", "")),
+            ):
+                found = self.control.search(text)
+                if found:
+                    raise RowError(
+                        Problem(
+                            number, f"turn {i} ({message['role']})", "special_token_in_text", repr(found[0]),
+                            "text without the tokenizer's special tokens", "Remove it, or write it with a space inside.",
+                        )
+                    )  # fmt: skip
+
+    def _finish(self, rendered: Rendered, encoding: Any, number: int | None) -> Tokenized:
+        where = "" if number is None else f"row {number}: "
+        input_ids = encoding.ids
+        bos = self.tokenizer.bos_token_id
+        if bos is not None and bos != self.tokenizer.eos_token_id and input_ids[:2] == [bos, bos]:
+            raise ValueError(
+                f"{where}the text starts with two {self.tokenizer.bos_token!r}: the chat template writes it twice, "
+                "or the first message begins with it. Remove one."
+            )
+        length = len(input_ids)
+        labels = [IGNORE] * length
+        spans = [token_span(encoding, start, end) for start, end in rendered.spans]
+        for first, last in spans:
+            labels[first : last + 1] = input_ids[first : last + 1]
+            self.end_ids.add(input_ids[last])
+        prompt_length, first_answer_end = spans[0][0], spans[0][1] + 1
+        keep = length if self.max_length is None else min(length, self.max_length)
+        dropped = None
+        if keep < length:
+            if self.truncation == "error":
+                raise ValueError(
+                    f"{where}{length} tokens, {prompt_length} of them before the first answer, are more than "
+                    f"max_length={self.max_length}. Raise max_length, or set truncation='drop', 'turns' or 'right'."
+                )
+            if self.truncation == "drop":
+                keep, dropped = 0, "too_long"
+            elif self.truncation == "turns":
+                keep = max((last + 1 for _, last in spans if last < keep), default=0)
+                dropped = None if keep else "too_long"
+        kept_ids, kept_labels = tuple(input_ids[:keep]), tuple(labels[:keep])
+        supervised = _count(kept_labels)
+        if not dropped and not supervised:
+            kept_ids, kept_labels, dropped = (), (), "no_answer_left"
+        return Tokenized(
+            kept_ids, kept_labels, supervised, dropped, length - len(kept_ids), _count(labels) - supervised, length,
+            prompt_length, first_answer_end, number,
+        )  # fmt: skip
 
 
-def _end_of_last_whole_answer(labels: list[int], limit: int) -> int:
-    """Where to cut so that the last kept answer is whole, or 0 if none fits."""
-    for end in range(limit, 0, -1):
-        if labels[end - 1] != IGNORE and (end == len(labels) or labels[end] == IGNORE):
-            return end
-    return 0
+def token_span(encoding: Any, start: int, end: int) -> tuple[int, int]:
+    """First and last token of a span of characters, by the rule of `supervised_mask`, from a fast tokenizer's encoding."""
+    first = next(t for t in map(encoding.char_to_token, range(start, end)) if t is not None)
+    last = next(t for t in map(encoding.char_to_token, range(end - 1, start - 1, -1)) if t is not None)
+    return first, last
+
+
+def _count(labels: Sequence[int]) -> int:
+    return len(labels) - labels.count(IGNORE) - (bool(labels) and labels[0] != IGNORE)
 
 
 def tokenize_rows(
@@ -305,15 +460,28 @@ def tokenize_rows(
     template: str = "model",
     turns: str = "all",
     truncation: str = "drop",
+    bad_rows: str = "stop",
+    repairs: Sequence[str] = (),
+    stop_tokens: Iterable[str] = (),
+    batch_size: int = 256,
 ) -> TokenizedSet:
     """Tokenize rows and report what was dropped or truncated, by reason and row number.
 
     Parameters
     ----------
     rows
-        Rows of any format that `to_example` reads, or `Example` values.
+        Rows of any format that `to_example` reads, or `Example`s.
     tokenizer, max_length, template, turns, truncation
         As in `tokenize`; here "drop" is the default.
+    bad_rows
+        What to do with a row that can't be trained on: "stop" with an error, or "skip" it; skipped rows are in
+        `bad_rows` of the result, with what is wrong with each.
+    repairs
+        Names of repairs of `normalise` ("fold_system", "merge_turns", ...), applied before.
+    stop_tokens
+        As in `render`.
+    batch_size
+        Rows tokenized at once, which the tokenizer spreads over the cores.
 
     Raises
     ------
@@ -329,61 +497,96 @@ def tokenize_rows(
     >>> len(done), done.dropped
     (1, {'too_long': (1,)})
     """
-    kept: list[Tokenized] = []
-    dropped: dict[str, list[int]] = {}
-    truncated: list[int] = []
-    lost = lost_supervised = count = 0
-    shortest_prompt = shortest_row = smallest = None
-    for count, row in enumerate(rows, start=1):
-        done = tokenize(
-            row,
-            tokenizer,
-            max_length,
-            template=template,
-            turns=turns,
-            truncation=truncation,
-            row_index=count - 1,
-        )
-        lost += done.lost_tokens
-        lost_supervised += done.lost_supervised_tokens
-        if done.dropped is None:
-            kept.append(done)
-            if done.lost_tokens:
-                truncated.append(count - 1)
-            continue
-        dropped.setdefault(done.dropped, []).append(count - 1)
-        if not kept:
-            works = {
-                "drop": done.length,
-                "turns": done.first_answer_end,
-                "right": max(2, done.prompt_length + 1),  # a label at position 0 does not count
-            }.get(truncation, done.length)
-            smallest = works if smallest is None else min(smallest, works)
-            shortest_prompt = min(shortest_prompt or done.prompt_length, done.prompt_length)
-            shortest_row = min(shortest_row or done.length, done.length)
-    if not count:
+    if bad_rows not in BAD_ROWS:
+        raise ValueError(f"bad_rows={bad_rows!r}: expected 'stop' or 'skip'.")
+    work = _Tokenizing(tokenizer, max_length, template, turns, truncation, stop_tokens)
+    found = _Found()
+    examples = FlatExamples.of(_kept(rows, work, repairs, bad_rows, batch_size, found))
+    if not found.count:
         raise ValueError(
             "No rows: found an empty list, expected at least one row. Check the file and its split."
         )
-    if not kept:
+    if not len(examples) and found.shortest_row is None:
+        raise ValueError(f"None of the {found.count:,} rows can be trained on. The first: {found.bad[0][1]}")
+    if not len(examples):
         what = (
             "is shorter than every prompt"
-            if max_length is not None and max_length <= shortest_prompt
+            if max_length is not None and max_length <= found.shortest_prompt
             else "leaves no whole answer in any row"
         )
         raise ValueError(
             f"max_length={max_length} {what}, so nothing is left to train on: the shortest prompt has "
-            f"{shortest_prompt} tokens and the shortest row {shortest_row}. The smallest max_length that "
-            f"keeps a row is {smallest} (truncation={truncation!r})."
+            f"{found.shortest_prompt} tokens and the shortest row {found.shortest_row}. The smallest max_length that "
+            f"keeps a row is {found.smallest} (truncation={truncation!r})."
         )
     return TokenizedSet(
-        tuple(kept),
-        count,
-        {reason: tuple(numbers) for reason, numbers in dropped.items()},
-        tuple(truncated),
-        lost,
-        lost_supervised,
-    )
+        examples, found.count, {reason: tuple(numbers) for reason, numbers in found.dropped.items()},
+        tuple(found.truncated), found.lost, found.lost_supervised, tuple(found.bad), dict(found.unused.most_common()),
+        dict(found.changes), tuple(sorted(work.end_ids)),
+    )  # fmt: skip
+
+
+BAD_ROWS = ("stop", "skip")
+
+
+@dataclass
+class _Found:
+    """What is counted while rows are tokenized."""
+
+    count: int = 0
+    lost: int = 0
+    lost_supervised: int = 0
+    dropped: dict[str, list[int]] = field(default_factory=dict)
+    truncated: list[int] = field(default_factory=list)
+    bad: list[tuple[int, str]] = field(default_factory=list)
+    unused: Counter[str] = field(default_factory=Counter)
+    changes: Counter[str] = field(default_factory=Counter)
+    shortest_prompt: int | None = None
+    shortest_row: int | None = None
+    smallest: int | None = None
+
+
+def _kept(
+    rows, work: _Tokenizing, repairs, bad_rows: str, batch_size: int, found: _Found
+) -> Iterator[Tokenized]:
+    """The examples that are kept, while all else is counted."""
+    from onegpu.sft_datasets.normalisation import mend
+
+    numbered = enumerate(rows)
+    while some := list(islice(numbered, batch_size)):
+        batch, errors = [], {}
+        for number, row in some:
+            found.unused.update(unused_keys(row))
+            try:
+                batch.append((number, mend(row, number, repairs, found.changes) if repairs else row))
+            except RowError as error:
+                errors[number] = error
+        done = dict(zip((number for number, _ in batch), work.batch(batch), strict=True))
+        for number, _ in some:
+            found.count += 1
+            one, error = done.get(number, (None, errors.get(number)))
+            if error is not None:
+                if bad_rows == "stop":
+                    raise error
+                found.bad.append((number, str(error)))
+                found.dropped.setdefault("bad_row", []).append(number)
+                continue
+            found.lost += one.lost_tokens
+            found.lost_supervised += one.lost_supervised_tokens
+            if one.dropped is None:
+                if one.lost_tokens:
+                    found.truncated.append(number)
+                yield one
+                continue
+            found.dropped.setdefault(one.dropped, []).append(number)
+            works = {
+                "drop": one.length,
+                "turns": one.first_answer_end,
+                "right": max(2, one.prompt_length + 1),  # a label at position 0 does not count
+            }.get(work.truncation, one.length)
+            found.smallest = min(found.smallest or works, works)
+            found.shortest_prompt = min(found.shortest_prompt or one.prompt_length, one.prompt_length)
+            found.shortest_row = min(found.shortest_row or one.length, one.length)
 
 
 def collate(examples: Iterable[Tokenized], pad_token_id: int, *, multiple_of: int = 1) -> dict[str, Any]:

@@ -59,7 +59,7 @@ def tiny_config(tiny_folder, chats_file, tmp_path):
         settings = {
             "model": str(tiny_folder), "data": str(chats_file), "output_dir": str(tmp_path / "run"), "max_length": 128,
             "max_steps": 6, "learning_rate": 1e-2, "save_steps": 2, "warmup_steps": 0, "lora_r": 4, "lora_alpha": 8,
-            "max_new_tokens": 4,
+            "max_new_tokens": 4, "eval_share": 0.0,
         }  # fmt: skip
         return FinetuneConfig(**settings | changes)
 

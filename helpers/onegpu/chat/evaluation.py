@@ -13,7 +13,7 @@ import torch
 from onegpu.chat.places import find_place
 from onegpu.chat.speakers import open_speaker
 from onegpu.qlora_finetune import FinetuneConfig, Scores, generate
-from onegpu.qlora_finetune.answers import prompt_of
+from onegpu.qlora_finetune.answers import example_of
 from onegpu.qlora_finetune.rows import read_examples
 from onegpu.sft_datasets import tokenize_rows
 
@@ -130,7 +130,7 @@ def evaluate(
         asked = examples.raw_held_out[: task.answered_rows]
         with speaker.voice():
             answers = generate(
-                speaker.model, speaker.tokenizer, [prompt_of(row, task) for row in asked],
+                speaker.model, speaker.tokenizer, [example_of(row, task) for row in asked],
                 max_new_tokens=max_new_tokens, is_hopeless=task.is_hopeless,
             )  # fmt: skip
         return task.score(answers, asked, loss), answers, tokens

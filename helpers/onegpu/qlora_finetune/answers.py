@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,7 +10,8 @@ from onegpu.qlora_finetune.config import FinetuneConfig
 from onegpu.qlora_finetune.evaluation import Scores, generate
 from onegpu.qlora_finetune.rows import TrainingData
 from onegpu.qlora_finetune.tasks import Task
-from onegpu.sft_datasets import to_example
+from onegpu.sft_datasets import Example
+from onegpu.sft_datasets.normalisation import mend
 
 SAMPLES = 3
 """Answers that the report shows."""
@@ -28,23 +30,23 @@ def evaluate(
         return Scores(loss), []
     with trainer.accelerator.autocast():
         answers = generate(
-            trainer.model, tokenizer, [prompt_of(row, task) for row in rows], max_new_tokens=config.max_new_tokens,
+            trainer.model, tokenizer, [example_of(row, task, config.repairs) for row in rows], max_new_tokens=config.max_new_tokens,
             batch_size=config.generation_batch_size, is_hopeless=task.is_hopeless,
         )  # fmt: skip
     return task.score(answers, rows, loss), answers
 
 
-def prompt_of(row: dict[str, Any], task: Task) -> list[dict[str, str]]:
-    """Return the chat of a row up to its last answer."""
-    return list(to_example(task.to_row(row)).messages)[:-1]
+def example_of(row: dict[str, Any], task: Task, repairs: Sequence[str] = ()) -> Example:
+    """Return a row as the example that the model is asked, with repairs (``sft_datasets.normalise``)."""
+    return mend(task.to_row(row), None, repairs, Counter())
 
 
 def samples(
-    prepared: TrainingData, before: Sequence[str], after: Sequence[str]
+    prepared: TrainingData, config: FinetuneConfig, before: Sequence[str], after: Sequence[str]
 ) -> tuple[dict[str, str], ...]:
     """Put the first answers before and after training beside question and wanted answer."""
     found = []
     for row, b, a in list(zip(prepared.raw_held_out, before, after, strict=False))[:SAMPLES]:
-        *_, question, wanted = to_example(prepared.task.to_row(row)).messages
+        *_, question, wanted = example_of(row, prepared.task, config.repairs).messages
         found.append({"question": question["content"], "before": b, "after": a, "wanted": wanted["content"]})
     return tuple(found)

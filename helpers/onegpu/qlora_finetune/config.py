@@ -144,7 +144,7 @@ class FinetuneConfig:
     data: str | tuple[str, ...] = "support_triage"
     data_shares: tuple[float, ...] | None = None
     eval_data: str | tuple[str, ...] | None = None
-    eval_share: float = 0.0
+    eval_share: float = 0.05
     columns: dict[str, str] | None = None
     template: str = "model"
     turns: Literal["all", "last"] = "all"
@@ -197,7 +197,7 @@ class FinetuneConfig:
         if shipped and self.model == SHIPPED_MODEL and self.learning_rate is None:
             object.__setattr__(self, "learning_rate", 3e-3)
         if not self.output_dir:
-            object.__setattr__(self, "output_dir", _folder_of(" ".join([self.data] if isinstance(self.data, str) else self.data), self.model))
+            object.__setattr__(self, "output_dir", _folder_of(self.data, self.model))
         if isinstance(self.repairs, str):
             object.__setattr__(self, "repairs", tuple(name for name in self.repairs.split(",") if name))
         if not self.data:

@@ -64,6 +64,10 @@ class FinetuneResult:
     weights: dict[str, dict[str, int]]
     versions: dict[str, str]
     config: dict[str, Any]
+    held_out_rows: int = 0
+    dropped_held_out_rows: dict[str, int] = dataclasses.field(default_factory=dict)
+    unused_keys: dict[str, int] = dataclasses.field(default_factory=dict)
+    data_notes: tuple[str, ...] = ()
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> FinetuneResult:
@@ -109,16 +113,23 @@ class FinetuneResult:
             f"checked   {self.self_check}",
             f"adapter   {self.adapter_dir}",
         ]
-        if self.dropped_rows:
-            out.append(
-                "dropped   " + ", ".join(f"{n} rows ({reason})" for reason, n in self.dropped_rows.items())
-            )
+        for name, dropped in (("", self.dropped_rows), (" held-out", self.dropped_held_out_rows)):
+            if dropped:
+                out.append(
+                    "dropped   " + ", ".join(f"{n}{name} rows ({reason})" for reason, n in dropped.items())
+                )
+        out += [f"data      {note}" for note in self.data_notes]
+        if self.unused_keys:
+            named = ", ".join(f"{key!r} ({n} rows)" for key, n in self.unused_keys.items())
+            out.append(f"not used  keys {named}")
         if self.skipped_steps:
             out.append(
                 f"skipped   steps {list(self.skipped_steps)}: the fp16 scaler found its scale (expected)"
             )
         out += ["", "training loss", curve([loss for _, loss in self.losses]), ""]
-        out.append(f"{'held-out, ' + str(self.after.rows) + ' rows':<24}{'before':>10}{'after':>10}")
+        answered = f", {self.after.rows} answered" if 0 < self.after.rows != self.held_out_rows else ""
+        head = f"held-out, {self.held_out_rows or self.after.rows} rows{answered}"
+        out.append(f"{head:<24}{'before':>10}{'after':>10}")
         for name, b, a, form in rows:
             if b is not None or a is not None:
                 cells = ("-" if v is None else form.format(v) for v in (b, a))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +16,12 @@ from onegpu.packed_training import pack_lengths
 from onegpu.qlora_finetune.config import FinetuneConfig, default_epochs
 from onegpu.qlora_finetune.tasks import Task, task_of
 from onegpu.qlora_finetune.trainer import PackedRows
-from onegpu.sft_datasets import TokenizedSet, read_rows, tokenize_rows
+from onegpu.sft_datasets import TokenizedSet, normalise_text, read_rows, to_example, tokenize_rows
+from onegpu.sft_datasets.templates import template_text
 from onegpu.token_counting import TokenCounts, TrainingSteps, training_steps
+
+SPLIT_ROWS = 256
+"""The most rows that are split off for evaluation where ``eval_rows`` doesn't say: a loss needs no more."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +42,8 @@ class TrainingData:
         Steps, rows and padding of the run, from the lengths alone (``onegpu.token_counting``).
     steps : int
         Optimizer steps of the whole run, known before the first.
+    notes : tuple of str
+        What was split off or left out on purpose.
     """
 
     train: TokenizedSet
@@ -46,52 +54,25 @@ class TrainingData:
     task: Task
     totals: TrainingSteps
     steps: int
+    notes: tuple[str, ...] = ()
 
     def fingerprint(self) -> str:
         """Tell other rows from these: ids and labels of all examples, in their order."""
         digest = hashlib.sha256()
         for tokenized in (self.train, self.held_out):
-            for example in tokenized or ():
-                for ids in (example.input_ids, example.labels):
-                    digest.update(np.asarray(ids, np.int32).tobytes() + b"|")
+            if tokenized is not None:
+                flat = tokenized.examples
+                for part in (flat.ends, flat.input_ids, flat.labels):
+                    digest.update(np.ascontiguousarray(part))
             digest.update(b"held out")
         return digest.hexdigest()[:32]
 
     def __str__(self) -> str:
         room = f"{len(self.train_rows)} rows, {self.train.tokens / len(self.train_rows):,.0f} tokens each on average"
-        return f"{self.train}\npacked: {room}; {self.steps} optimizer steps"
-
-
-def prepare_data(config: FinetuneConfig, tokenizer: Any) -> TrainingData:
-    """Read, tokenize, mask and pack the rows of a config.
-
-    Raises
-    ------
-    ValueError
-        For rows that can't be trained on, with row number and what to do.
-    """
-    examples = read_examples(config)
-    train = tokenize_rows(examples.train, tokenizer, config.max_length)
-    held, held_rows = prepare_held_out(examples, config, tokenizer)
-    epochs = default_epochs(len(train)) if config.num_train_epochs is None else config.num_train_epochs
-    totals = training_steps(
-        token_counts(train), max_length=config.max_length, num_train_epochs=max(epochs, 1e-9),
-        per_device_train_batch_size=config.per_device_train_batch_size,
-        gradient_accumulation_steps=config.gradient_accumulation_steps,
-    )  # fmt: skip
-    steps = totals.packed_steps if config.packing else totals.padded_steps
-    if config.max_steps > 0:
-        steps = config.max_steps
-    return TrainingData(
-        train,
-        _pack(train, config),
-        held,
-        held_rows,
-        list(examples.raw_held_out),
-        examples.task,
-        totals,
-        steps,
-    )
+        held = [f"held-out rows: {self.held_out}"] if self.held_out is not None else []
+        return "\n".join(
+            [str(self.train), *self.notes, *held, f"packed: {room}; {self.steps} optimizer steps"]
+        )
 
 
 @dataclass(frozen=True)
@@ -112,21 +93,237 @@ class Examples:
     task: Task
 
 
-def read_examples(config: FinetuneConfig) -> Examples:
-    """Read the training and held-out rows of a config."""
-    source = config.eval_data
-    if source is None and config.data in data.names() and "heldout" in data.splits(config.data):
-        source = config.data
-    task = task_of(source or config.data)
-    raw = (
-        list(
-            read_rows(source, split="heldout" if source in data.names() else "train", limit=config.eval_rows)
+def prepare_data(config: FinetuneConfig, tokenizer: Any, stop_tokens: Sequence[str] = ()) -> TrainingData:
+    """Read, tokenize, mask and pack the rows of a config. Sets the tokenizer's chat template if the config names one.
+
+    Parameters
+    ----------
+    config
+        Its settings of rows are used.
+    tokenizer
+        A fast transformers tokenizer.
+    stop_tokens
+        Tokens at which the model stops, besides the tokenizer's end token.
+
+    Raises
+    ------
+    ValueError
+        For rows that can't be trained on, with row number and what to do.
+    """
+    use_template(tokenizer, config.template)
+    options = row_options(config, stop_tokens)
+    parts = [_Part.read(source, config, tokenizer, options) for source in sources_of(config.data)]
+    held_source = _held_out_source(config)
+    notes: list[str] = []
+    if held_source is None:
+        held_parts = _split_off(parts, config, notes)
+    else:
+        held_parts = [
+            _Part.read(source, config, tokenizer, options, "heldout") for source in sources_of(held_source)
+        ]
+    if config.data_shares is not None:
+        _take_shares(parts, config, notes)
+    train = join([part.tokenized for part in parts])
+    _check_ends(train, tokenizer, stop_tokens)
+    held = join([part.tokenized for part in held_parts]) if held_parts else None
+    raw = [row for part in held_parts for row in part.raw()]
+    epochs = default_epochs(len(train)) if config.num_train_epochs is None else config.num_train_epochs
+    totals = training_steps(
+        token_counts(train), max_length=config.max_length, num_train_epochs=max(epochs, 1e-9),
+        per_device_train_batch_size=config.per_device_train_batch_size,
+        gradient_accumulation_steps=config.gradient_accumulation_steps,
+    )  # fmt: skip
+    steps = totals.packed_steps if config.packing else totals.padded_steps
+    if config.max_steps > 0:
+        steps = config.max_steps
+    task = task_of(sources_of(held_source or config.data)[0])
+    held_rows = None if held is None else _pack(held, config)
+    if config.early_stopping_patience is not None and held is None:
+        raise ValueError(
+            "early_stopping_patience needs held-out rows, found none: set eval_data, or eval_share above 0 (with enough "
+            "rows to split)"
         )
-        if source
-        else []
+    return TrainingData(train, _pack(train, config), held, held_rows, raw, task, totals, steps, tuple(notes))
+
+
+def sources_of(data: str | Sequence[str]) -> tuple[str, ...]:
+    """The sources of a config's ``data`` or ``eval_data``, one or several."""
+    return (data,) if isinstance(data, str) else tuple(data)
+
+
+def row_options(config: FinetuneConfig, stop_tokens: Sequence[str] = ()) -> dict[str, Any]:
+    """The config's settings of rows, as ``tokenize_rows`` takes them."""
+    return {
+        "template": "model",  # the tokenizer has the config's by now
+        "turns": config.turns, "truncation": config.truncation, "bad_rows": config.bad_rows, "repairs": config.repairs,
+        "stop_tokens": tuple(stop_tokens),
+    }  # fmt: skip
+
+
+def use_template(tokenizer: Any, template: str) -> None:
+    """Give a tokenizer the chat template that it is trained with, so that it is evaluated and saved with it."""
+    if template != "model":
+        tokenizer.chat_template = template_text(tokenizer, template)
+
+
+@dataclass
+class _Part:
+    """The rows of one source: tokenized, with what says which of them have the same question."""
+
+    source: str
+    task: Task
+    split: str
+    columns: dict[str, str] | None
+    limit: int | None
+    tokenized: TokenizedSet
+    questions: dict[int, int]
+    chosen: frozenset[int] | None = None
+
+    @classmethod
+    def read(cls, source, config, tokenizer, options, split="train") -> _Part:
+        """Read and tokenize a source."""
+        task = task_of(source)
+        limit = config.eval_rows if split == "heldout" else None
+        questions: dict[int, int] = {}
+
+        def rows() -> Iterator[dict[str, Any]]:
+            for number, row in enumerate(read_source(source, split, config.columns, limit)):
+                row = task.to_row(row)
+                questions[number] = _question_key(row)
+                yield row
+
+        try:
+            tokenized = tokenize_rows(rows(), tokenizer, config.max_length, **options)
+        except ValueError as error:
+            if not isinstance(config.data, str) or split == "heldout":
+                raise ValueError(f"{source}: {error}") from error
+            raise
+        return cls(source, task, split, config.columns, limit, tokenized, questions)
+
+    def raw(self) -> list[dict[str, Any]]:
+        """The rows as they were read (of a split, those chosen)."""
+        rows = enumerate(read_source(self.source, self.split, self.columns, self.limit))
+        return [row for number, row in rows if self.chosen is None or number in self.chosen]
+
+
+def read_source(source, split="train", columns=None, limit=None) -> Iterator[dict[str, Any]]:
+    """Read a source; the held-out split is that of shipped sets, other sources are read whole."""
+    named = source in data.names()
+    return read_rows(source, columns=columns, limit=limit, split=split if named else "train")
+
+
+def _held_out_source(config: FinetuneConfig) -> str | tuple[str, ...] | None:
+    if config.eval_data is not None:
+        return config.eval_data
+    shipped = [s for s in sources_of(config.data) if s in data.names() and "heldout" in data.splits(s)]
+    return tuple(shipped) if shipped else None
+
+
+def _question_key(row: dict[str, Any]) -> int:
+    """A number that rows with the same question share: of all turns but the last, white space and case apart."""
+    try:
+        messages = to_example(row).messages[:-1]
+    except ValueError:
+        return 0
+    text = normalise_text("\n".join(message["content"] for message in messages))
+    return int.from_bytes(hashlib.blake2b(text.encode(errors="replace"), digest_size=8).digest(), "big")
+
+
+def _split_off(parts: list[_Part], config: FinetuneConfig, notes: list[str]) -> list[_Part]:
+    """Hold a share of the rows out, all that have the same question together; the choice hangs on their text and the seed."""
+    rows = [
+        (part.questions[number], at, number)
+        for at, part in enumerate(parts)
+        for number in part.tokenized.examples.rows.tolist()
+    ]
+    wanted = min(int(config.eval_share * len(rows)), config.eval_rows or SPLIT_ROWS)
+    if not wanted:
+        return []
+    groups: dict[int, list[tuple[int, int]]] = {}
+    for key, at, number in rows:
+        groups.setdefault(key, []).append((at, number))
+
+    def order(key: int) -> bytes:
+        return hashlib.blake2b(f"{config.seed} {key}".encode(), digest_size=8).digest()
+
+    chosen: set[tuple[int, int]] = set()
+    for key in sorted(groups, key=order):
+        if len(chosen) + len(groups[key]) <= wanted:
+            chosen.update(groups[key])
+        if len(chosen) == wanted:
+            break
+    if not chosen or len(chosen) == len(rows):
+        return []
+    notes.append(
+        f"held out: {len(chosen):,} of {len(rows):,} rows, split off by their questions (eval_share {config.eval_share}, "
+        f"seed {config.seed})"
     )
-    train = map(task_of(config.data).to_row, read_rows(config.data))
-    return Examples(list(train), [task.to_row(row) for row in raw], raw, task)
+    held = []
+    for at, part in enumerate(parts):
+        numbers = frozenset(number for where, number in chosen if where == at)
+        if numbers:
+            inside = np.isin(part.tokenized.examples.rows, list(numbers))
+            clean = {
+                "dropped": {},
+                "truncated": (),
+                "lost_tokens": 0,
+                "lost_supervised_tokens": 0,
+                "bad_rows": (),
+            }
+            held.append(
+                dataclasses.replace(
+                    part,
+                    tokenized=part.tokenized.take(np.flatnonzero(inside), len(numbers), **clean),
+                    chosen=numbers,
+                )
+            )
+            part.tokenized = part.tokenized.take(np.flatnonzero(~inside), part.tokenized.rows - len(numbers))
+    return held
+
+
+def _take_shares(parts: list[_Part], config: FinetuneConfig, notes: list[str]) -> None:
+    """Take of each source as many rows as give the shares wanted, without repeating one."""
+    total = min(len(part.tokenized) / share for part, share in zip(parts, config.data_shares, strict=True))
+    random = np.random.default_rng(config.seed)
+    for part, share in zip(parts, config.data_shares, strict=True):
+        there, wanted = len(part.tokenized), max(1, int(total * share + 1e-9))
+        kept = np.sort(random.permutation(there)[:wanted])
+        part.tokenized = part.tokenized.take(kept, part.tokenized.rows)
+        notes.append(f"{part.source}: {wanted:,} of {there:,} rows, for a share of {share:.1%}")
+
+
+def join(sets: Sequence[TokenizedSet]) -> TokenizedSet:
+    """Put tokenized sets one after the other; row numbers go on from one to the next."""
+    return sets[0] if len(sets) == 1 else TokenizedSet.join(sets)
+
+
+def _check_ends(train: TokenizedSet, tokenizer: Any, stop_tokens: Sequence[str]) -> None:
+    """Answers must end in ids that stop generation: those known, or one more, which is made known."""
+    known = {tokenizer.eos_token, *stop_tokens}
+    new = [token for token in tokenizer.convert_ids_to_tokens(list(train.end_ids)) if token not in known]
+    if len(new) > 1:
+        raise ValueError(
+            f"answers end in different tokens ({', '.join(map(repr, new))}), and generation can't stop at all of them: set "
+            "turns='last', or another template"
+        )
+
+
+def read_examples(config: FinetuneConfig) -> Examples:
+    """Read the training and held-out rows of a config as they are (nothing is split off)."""
+    source = _held_out_source(config)
+    held = sources_of(source) if source is not None else ()
+    raw = [
+        (task_of(name), row)
+        for name in held
+        for row in read_source(name, "heldout", config.columns, config.eval_rows)
+    ]
+    train = [
+        task_of(name).to_row(row)
+        for name in sources_of(config.data)
+        for row in read_source(name, "train", config.columns)
+    ]
+    task = task_of(sources_of(source or config.data)[0])
+    return Examples(train, [t.to_row(row) for t, row in raw], [row for _, row in raw], task)
 
 
 def prepare_held_out(
@@ -135,23 +332,37 @@ def prepare_held_out(
     """Tokenize and pack the held-out rows; (None, None) where there are none."""
     if not examples.held_out:
         return None, None
-    held = tokenize_rows(examples.held_out, tokenizer, config.max_length)
+    use_template(tokenizer, config.template)
+    held = tokenize_rows(examples.held_out, tokenizer, config.max_length, **row_options(config))
     return held, _pack(held, config)
 
 
 def token_counts(tokenized: TokenizedSet) -> TokenCounts:
     """Count a tokenized set, as ``onegpu tokens`` counts a file."""
-    lengths = Counter(len(example) for example in tokenized)
+    lengths = Counter(tokenized.lengths.tolist())
     masked = tokenized.tokens - tokenized.supervised_tokens
     return TokenCounts(
         len(tokenized), tokenized.tokens, tokenized.supervised_tokens, masked, dict(sorted(lengths.items()))
     )
 
 
+class _AsLists(Sequence[dict[str, list[int]]]):
+    """Tokenized examples as the collator wants them, each made when it is asked for."""
+
+    def __init__(self, tokenized: TokenizedSet):
+        self.examples = tokenized.examples
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    def __getitem__(self, index):
+        example = self.examples[index]
+        return {"input_ids": list(example.input_ids), "labels": list(example.labels)}
+
+
 def _pack(tokenized: TokenizedSet, config: FinetuneConfig) -> PackedRows:
-    examples = [{"input_ids": list(e.input_ids), "labels": list(e.labels)} for e in tokenized]
     if config.packing:
-        rows = pack_lengths([len(e) for e in tokenized], config.max_length).rows
+        rows = pack_lengths(tokenized.lengths, config.max_length).rows
     else:
-        rows = [[i] for i in range(len(examples))]
-    return PackedRows(examples, rows)
+        rows = [[i] for i in range(len(tokenized))]
+    return PackedRows(_AsLists(tokenized), rows)

@@ -8,6 +8,7 @@ import signal
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import PrinterCallback
@@ -19,7 +20,7 @@ from onegpu.qlora_finetune.answers import evaluate, samples
 from onegpu.qlora_finetune.bases import base_of
 from onegpu.qlora_finetune.card import model_card
 from onegpu.qlora_finetune.config import CONFIG_FILE, FinetuneConfig
-from onegpu.qlora_finetune.evaluation import Scores, end_tokens
+from onegpu.qlora_finetune.evaluation import Scores, end_tokens, stop_at, stop_ids
 from onegpu.qlora_finetune.folders import (
     check_fingerprints,
     check_output_dir,
@@ -33,7 +34,7 @@ from onegpu.qlora_finetune.folders import (
 )
 from onegpu.qlora_finetune.memory import OutOfMemory, explain_out_of_memory, free_memory, is_out_of_memory
 from onegpu.qlora_finetune.report import FinetuneResult
-from onegpu.qlora_finetune.rows import prepare_data
+from onegpu.qlora_finetune.rows import prepare_data, use_template
 from onegpu.qlora_finetune.stopping import Interrupted, NotSaved, Stops, disk_error, only_process
 from onegpu.qlora_finetune.trainer import (
     Progress,
@@ -44,6 +45,9 @@ from onegpu.qlora_finetune.trainer import (
 )
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+
+BAD_ROWS_FILE = "bad_rows.jsonl"
+"""Where the rows that were skipped are listed, in the output folder."""
 
 
 def finetune(
@@ -144,12 +148,17 @@ def _train(config, output_dir, resume, say, loaded, on_step, stops) -> FinetuneR
 
     # What costs least comes first: a mistake in the rows is found before a model is loaded.
     stops.stage = "preparing the rows"
-    prepared = prepare_data(config, loaded.tokenizer if loaded else models.load_tokenizer(config.model))
+    tokenizer = loaded.tokenizer if loaded else models.load_tokenizer(config.model)
+    known = generation_config_of(config.model if loaded is None else loaded.model)
+    stop_tokens = tokenizer.convert_ids_to_tokens(stop_ids(tokenizer, known))
+    prepared = prepare_data(config, tokenizer, stop_tokens)
     say(str(prepared))
     stops.stage = "loading the model"
     if loaded is None:
         loaded = models.load(config.model, quantization=config.quantization, dtype=DTYPES[precision])
     say(str(loaded))
+    use_template(loaded.tokenizer, config.template)
+    stop_at(loaded.model, loaded.tokenizer, prepared.train.end_ids)
 
     asked = config
     size = models.count_parameters(loaded.model).total
@@ -186,6 +195,11 @@ def _train(config, output_dir, resume, say, loaded, on_step, stops) -> FinetuneR
 
     if not resume:
         start_output_dir(asked, fingerprints)
+    if prepared.train.bad_rows:
+        lines = [
+            json.dumps({"row": n, "problem": said}, ensure_ascii=False) for n, said in prepared.train.bad_rows
+        ]
+        (output_dir / BAD_ROWS_FILE).write_text("\n".join(lines) + "\n", encoding="utf-8")
     stops.stage = "evaluating before training"
     before, answers_before = _before(output_dir, resume, say) or (None, None)
     if before is None:
@@ -224,9 +238,9 @@ def _train(config, output_dir, resume, say, loaded, on_step, stops) -> FinetuneR
     result = FinetuneResult(
         before=before,
         after=after,
-        samples=samples(prepared, answers_before, answers_after),
+        samples=samples(prepared, config, answers_before, answers_after),
         losses=tuple((e["step"], e["loss"]) for e in trainer.state.log_history if "loss" in e),
-        eval_losses=tuple((e["step"], e["eval_loss"]) for e in trainer.state.log_history if "eval_loss" in e),
+        eval_losses=eval_losses(before.loss, trainer.state.log_history),
         skipped_steps=tuple(trainer.skipped_steps),
         steps=trainer.state.global_step,
         tokens=meter.tokens,
@@ -235,6 +249,12 @@ def _train(config, output_dir, resume, say, loaded, on_step, stops) -> FinetuneR
         peak_memory_bytes=runtime.peak_memory_bytes(),
         adapter_dir=str(adapter_dir),
         dropped_rows={reason: len(rows) for reason, rows in prepared.train.dropped.items()},
+        held_out_rows=len(prepared.held_out or ()),
+        dropped_held_out_rows={
+            r: len(n) for r, n in (prepared.held_out.dropped if prepared.held_out else {}).items()
+        },
+        unused_keys=dict(prepared.train.unused_keys),
+        data_notes=prepared.notes,
         model=str(loaded),
         machine=str(machine),
         precision=precision,
@@ -264,6 +284,22 @@ def _before(output_dir: Path, resume: bool, say: Callable[[str], None]) -> tuple
     except (ValueError, TypeError, KeyError):
         say(f"{path} is damaged: the scores before training are measured again")
         return None
+
+
+def eval_losses(before: float | None, log: list[dict]) -> tuple[tuple[int, float], ...]:
+    """Held-out loss by step, each step once: before training (step 0), at each evaluation, and after."""
+    found = {} if before is None else {0: before}
+    return tuple((found | {e["step"]: e["eval_loss"] for e in log if "eval_loss" in e and e["step"]}).items())
+
+
+def generation_config_of(model: str | torch.nn.Module) -> Any:
+    """The generation config of a model, or of one that isn't loaded yet; None where it has none."""
+    if not isinstance(model, str):
+        return model.generation_config
+    from transformers import GenerationConfig
+
+    folder = models.fetch(model).folder
+    return GenerationConfig.from_pretrained(folder) if (folder / "generation_config.json").is_file() else None
 
 
 def precision_name(precision: runtime.Precision) -> str:

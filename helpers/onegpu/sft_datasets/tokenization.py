@@ -11,7 +11,7 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
@@ -105,6 +105,29 @@ class TokenizedSet:
     unused_keys: Mapping[str, int] = field(default_factory=dict)
     changes: Mapping[str, int] = field(default_factory=dict)
     end_ids: tuple[int, ...] = ()
+
+    def take(self, indices: np.ndarray, rows: int, **changes: Any) -> TokenizedSet:
+        """Keep some of the examples; `rows` and `changes` are the figures of what is left."""
+        return replace(self, examples=self.examples.take(indices), rows=rows, **changes)
+
+    @classmethod
+    def join(cls, sets: Sequence[TokenizedSet]) -> TokenizedSet:
+        """Put sets one after the other; row numbers go on from one set to the next."""
+        dropped: dict[str, list[int]] = {}
+        truncated, bad, unused, changes, first = [], [], Counter(), Counter(), 0
+        for one in sets:
+            for reason, numbers in one.dropped.items():
+                dropped.setdefault(reason, []).extend(first + n for n in numbers)
+            truncated += [first + n for n in one.truncated]
+            bad += [(first + n, said) for n, said in one.bad_rows]
+            unused.update(one.unused_keys)
+            changes.update(one.changes)
+            first += one.rows
+        return cls(
+            FlatExamples.join([one.examples for one in sets]), first, {r: tuple(n) for r, n in dropped.items()},
+            tuple(truncated), sum(one.lost_tokens for one in sets), sum(one.lost_supervised_tokens for one in sets),
+            tuple(bad), dict(unused), dict(changes), tuple(sorted({i for one in sets for i in one.end_ids})),
+        )  # fmt: skip
 
     @property
     def lengths(self) -> np.ndarray:
@@ -226,6 +249,30 @@ class FlatExamples(Sequence[Tokenized]):
         return Tokenized(
             tuple(self.input_ids[part].tolist()), tuple(self.labels[part].tolist()), supervised, None, lost,
             lost_supervised, length, prompt, first, None if row < 0 else row,
+        )  # fmt: skip
+
+    @property
+    def rows(self) -> np.ndarray:
+        """Row number of each example, -1 where none was given."""
+        return self.figures[:, 6]
+
+    def take(self, indices: np.ndarray) -> FlatExamples:
+        """Some of the examples, in the order asked for."""
+        kept = np.concatenate(
+            [np.zeros(0, np.int64), *(np.arange(p.start, p.stop) for p in map(self.part, indices.tolist()))]
+        )
+        return FlatExamples(
+            self.input_ids[kept], self.labels[kept], np.cumsum(self.lengths[indices]), self.figures[indices]
+        )
+
+    @staticmethod
+    def join(parts: Sequence[FlatExamples]) -> FlatExamples:
+        """Put examples of several sets end to end."""
+        starts = np.cumsum([0, *(len(part.input_ids) for part in parts)])
+        return FlatExamples(
+            np.concatenate([part.input_ids for part in parts]), np.concatenate([part.labels for part in parts]),
+            np.concatenate([part.ends + start for part, start in zip(parts, starts, strict=False)]),
+            np.concatenate([part.figures for part in parts]),
         )  # fmt: skip
 
     def part(self, index: int) -> slice:

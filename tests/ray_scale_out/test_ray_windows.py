@@ -165,8 +165,8 @@ def test_nothing_left_to_train_on_is_an_error_that_says_what_was_dropped(tokeniz
         count_rows(windows(long, 2), Recipe(tokenizer, 96), parallel=False)
 
 
-def test_bad_rows_is_raise_or_skip(tokenizer):
-    with pytest.raises(ValueError, match="bad_rows is 'ignore', expected 'raise' or 'skip'"):
+def test_bad_rows_is_stop_or_skip(tokenizer):
+    with pytest.raises(ValueError, match="bad_rows is 'ignore', expected 'stop' or 'skip'"):
         Recipe(tokenizer, 96, bad_rows="ignore")
 
 

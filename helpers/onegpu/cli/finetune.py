@@ -15,9 +15,21 @@ from onegpu.cli.options import JsonFile, check_writable, parse_settings, write_j
 def finetune(
     model: Annotated[str, typer.Option(help="Catalogue name, hub id or local folder.")] = "smollm2-135m",
     data: Annotated[
-        str, typer.Option(help="Shipped set, or a JSON or JSONL file of examples.")
-    ] = "support_triage",
-    eval_data: Annotated[str, typer.Option(help="Held-out rows, as for --data.")] = "",
+        list[str],
+        typer.Option(
+            help="Shipped set, file, folder, pattern or hub name of examples; several times for several."
+        ),
+    ] = ["support_triage"],  # noqa: B006
+    share: Annotated[
+        list[float],
+        typer.Option(help="With several --data, the share of the rows that each gives; they add up to 1."),
+    ] = [],  # noqa: B006
+    eval_data: Annotated[
+        list[str],
+        typer.Option(
+            help="Held-out rows, as for --data. Without it a share of the rows is held out (eval_share)."
+        ),
+    ] = [],  # noqa: B006
     output_dir: Annotated[
         str,
         typer.Option(
@@ -32,12 +44,13 @@ def finetune(
     settings: Annotated[
         list[str],
         typer.Option(
-            "--set", help="Any setting of FinetuneConfig as name=value, for instance max_length=1024."
+            "--set",
+            help="Any setting of FinetuneConfig as name=value, for instance max_length=1024 or template=chatml.",
         ),
     ] = [],  # noqa: B006
 ) -> None:
     """Fine-tune with QLoRA, evaluate before and after, save the adapter, print a report."""
-    changes = {"model": model, "data": data, "eval_data": eval_data or None, "output_dir": output_dir}
+    changes = {"model": model, **sources(data, share, eval_data), "output_dir": output_dir}
     check_writable(json_file)
     from onegpu.qlora_finetune import FinetuneConfig
     from onegpu.qlora_finetune import finetune as run
@@ -68,3 +81,12 @@ def next_steps(output_dir: str) -> str:
         (f"onegpu export {run} --to gguf", "for llama.cpp and Ollama"),
     )
     return "\n".join(["next", *(f"  {command:<54}  # {what}" for command, what in steps)])
+
+
+def sources(data: list[str], share: list[float], eval_data: list[str]) -> dict:
+    """The config's settings of where rows come from; one of several is itself."""
+    found = {"data": data, "eval_data": eval_data or None, "data_shares": share or None}
+    return {
+        name: value[0] if value and len(value) == 1 and name != "data_shares" else value
+        for name, value in found.items()
+    }

@@ -74,7 +74,7 @@ def grade(
         raise ValueError(
             f"{source}: no such folder or file: expected the students' notebooks, or a zip of them."
         )
-    check_writable(csv)
+    check_writable(csv, "--csv")
     check_writable(folder / "grades.csv")
     grades = collect(source, lab=_lab_number(lab), limits=limits, jobs=jobs, kept=folder / "kept")
     print(grades)

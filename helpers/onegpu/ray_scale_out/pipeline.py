@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from onegpu.packed_training.packing import IGNORE_INDEX, pack_lengths
 from onegpu.ray_scale_out.layout import StreamCounts
-from onegpu.ray_scale_out.window import Window, read_window, rows_or_errors
+from onegpu.ray_scale_out.window import Window, rows_or_errors
 
 if TYPE_CHECKING:
     import ray.data
@@ -68,8 +68,10 @@ class Recipe:
         Tokens of a packed row, and the longest example.
     packing : bool
         False: each example is a row of its own.
-    bad_rows : {"raise", "skip"}
+    bad_rows : {"stop", "skip"}
         What to do with a row that can't be trained on. Skipped rows are counted and named.
+    turns, truncation, repairs, stop_tokens, columns
+        As for ``onegpu.sft_datasets.tokenize_rows`` and ``read_rows``.
     seed : int
         Of the order of windows and of packed rows in a window. None keeps the source's order.
     """
@@ -77,12 +79,17 @@ class Recipe:
     tokenizer: Any
     max_length: int
     packing: bool = True
-    bad_rows: str = "raise"
+    bad_rows: str = "stop"
     seed: int | None = 0
+    turns: str = "all"
+    truncation: str = "drop"
+    repairs: tuple[str, ...] = ()
+    stop_tokens: tuple[str, ...] = ()
+    columns: Mapping[str, str] | None = None
 
     def __post_init__(self):
-        if self.bad_rows not in ("raise", "skip"):
-            raise ValueError(f"bad_rows is {self.bad_rows!r}, expected 'raise' or 'skip'")
+        if self.bad_rows not in ("stop", "skip"):
+            raise ValueError(f"bad_rows is {self.bad_rows!r}, expected 'stop' or 'skip'")
 
 
 def tokenize_window(window: Window, recipe: Recipe) -> dict[str, Any]:
@@ -93,25 +100,34 @@ def tokenize_window(window: Window, recipe: Recipe) -> dict[str, Any]:
     ValueError
         For a bad row, with its number, unless they are skipped.
     """
-    from onegpu.sft_datasets import tokenize
+    from onegpu.sft_datasets.readers import rename
+    from onegpu.sft_datasets.tokenization import RowTokenizer
 
-    kept, dropped, read = [], {}, 0
-    rows = rows_or_errors(window) if recipe.bad_rows == "skip" else read_window(window)
-    for number, row in rows:
-        read += 1
-        try:
-            if isinstance(row, ValueError):
-                raise row
-            done = tokenize(row, recipe.tokenizer, recipe.max_length, truncation="drop", row_index=number)
-        except ValueError:
-            if recipe.bad_rows == "raise":
-                raise
+    work = RowTokenizer(
+        recipe.tokenizer, recipe.max_length, turns=recipe.turns, truncation=recipe.truncation, repairs=recipe.repairs,
+        stop_tokens=recipe.stop_tokens,
+    )  # fmt: skip
+    kept, dropped, errors, good = [], {}, {}, []
+    for number, row in rows_or_errors(window):
+        if not isinstance(row, ValueError):
+            try:
+                good.append((number, rename(row, recipe.columns or {}, number, "the rows")))
+                continue
+            except ValueError as error:
+                row = error
+        errors[number] = row
+    done = {number: pair for (number, _), pair in zip(good, work.batch(good), strict=True)}
+    read = len(done) + len(errors)
+    for number in sorted({*done, *errors}):
+        one, error = done.get(number, (None, errors.get(number)))
+        if error is not None:
+            if recipe.bad_rows == "stop":
+                raise error
             dropped.setdefault("bad_row", []).append(number)
-            continue
-        if done.dropped:
-            dropped.setdefault(done.dropped, []).append(number)
+        elif one.dropped:
+            dropped.setdefault(one.dropped, []).append(number)
         else:
-            kept.append((number, done))
+            kept.append((number, one))
     return {
         "window": window.window,
         "epoch": window.epoch,

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from onegpu import models
+from onegpu import data, models
 from onegpu.ray_scale_out.bottleneck import StepTimes
 from onegpu.ray_scale_out.cluster import data_cpus, free_cpus, local_ray, require_ray, worker_resources
 from onegpu.ray_scale_out.layout import StreamCounts, schedule
@@ -112,7 +112,6 @@ def finetune_distributed(
     *,
     resume: bool = False,
     overwrite: bool = False,
-    bad_rows: str = "raise",
     window_rows: int = WINDOW_ROWS,
     prefetch_batches: int = 2,
     max_failures: int = 2,
@@ -144,8 +143,6 @@ def finetune_distributed(
         driver's workers itself.
     overwrite
         Throw away what an earlier run left in ``output_dir``.
-    bad_rows
-        "raise" or "skip": what to do with a row that can't be trained on. Skipped ones are counted and named.
     window_rows
         Rows that are read, tokenized and packed together (``pipeline``). Fewer than topic 07 packs together (all), so
         a little more room stays empty, and the stream needs no more memory however long it is.
@@ -194,7 +191,7 @@ def finetune_distributed(
         if resume and (folder / "report.json").is_file():
             raise ValueError(f"{folder}: the run there is finished; there is nothing to resume")
         asked, config = config, _with_epochs(config)
-        counts, dataset, steps = _plan(config, num_workers, bad_rows, window_rows, data_cpus(free))
+        counts, dataset, steps = _plan(config, num_workers, window_rows, data_cpus(free))
         if not resume:
             start_output_dir(asked)
         _same_layout(folder, resume, num_workers, window_rows, counts)
@@ -256,16 +253,32 @@ def newest_step(folder: str | Path) -> int:
 
 def source_of(config: FinetuneConfig) -> str | list[dict[str, Any]]:
     """Return the training rows of a config, or the path of a JSONL file, which needn't be read whole."""
-    from onegpu import data
     from onegpu.qlora_finetune.rows import read_examples
 
-    return config.data if data.is_lines(Path(config.data)) else read_examples(config).train
+    if isinstance(config.data, str) and data.is_lines(Path(config.data)):
+        return config.data
+    if config.data_shares is not None:
+        raise ValueError("data_shares is for one process (onegpu.qlora_finetune.finetune): leave it out")
+    return read_examples(config).train
 
 
-def _plan(config, num_workers, bad_rows, window_rows, num_cpus):
-    recipe = Recipe(
-        models.load_tokenizer(config.model), config.max_length, config.packing, bad_rows, config.seed
-    )
+def recipe_of(config: FinetuneConfig) -> Recipe:
+    """Return how the rows of a config are made, as ``finetune`` makes them."""
+    from onegpu.qlora_finetune.rows import use_template
+    from onegpu.qlora_finetune.run import generation_config_of, stop_ids
+
+    tokenizer = models.load_tokenizer(config.model)
+    stops = tokenizer.convert_ids_to_tokens(stop_ids(tokenizer, generation_config_of(config.model)))
+    use_template(tokenizer, config.template)
+    streams = isinstance(config.data, str) and data.is_lines(Path(config.data))  # else the rows come renamed
+    return Recipe(
+        tokenizer, config.max_length, config.packing, config.bad_rows, config.seed, config.turns, config.truncation,
+        config.repairs, tuple(stops), config.columns if streams else None,
+    )  # fmt: skip
+
+
+def _plan(config, num_workers, window_rows, num_cpus):
+    recipe = recipe_of(config)
     found = windows(source_of(config), window_rows)
     counts = count_rows(found, recipe, num_cpus=num_cpus)
     placed, steps = schedule(

@@ -39,8 +39,9 @@ from onegpu.packed_training.self_check import some_examples, use_row_layout
 from onegpu.qlora_finetune.adapters import attach_adapters
 from onegpu.qlora_finetune.bases import base_of
 from onegpu.qlora_finetune.config import FinetuneConfig
+from onegpu.qlora_finetune.evaluation import end_tokens, stop_at
 from onegpu.qlora_finetune.folders import save_adapter
-from onegpu.qlora_finetune.rows import prepare_held_out, read_examples
+from onegpu.qlora_finetune.rows import prepare_held_out, read_examples, use_template
 from onegpu.qlora_finetune.run import DTYPES, precision_name
 from onegpu.qlora_finetune.trainer import (
     Meter,
@@ -51,6 +52,7 @@ from onegpu.qlora_finetune.trainer import (
 )
 from onegpu.ray_scale_out.bottleneck import BottleneckMeter
 from onegpu.ray_scale_out.pipeline import to_examples
+from onegpu.sft_datasets.templates import ChatTemplate
 
 RESULT = "result.json"
 """In a run's last checkpoint."""
@@ -271,6 +273,9 @@ def train_worker(settings: dict[str, Any]) -> None:
     base = base_of(loaded)
     model = attach_adapters(loaded.model, config, fp16=precision == "fp16")
     loss_in_forward(model, layout)
+    use_template(loaded.tokenizer, config.template)
+    ends = loaded.tokenizer.convert_tokens_to_ids(list(ChatTemplate(loaded.tokenizer).ends))
+    stop_at(loaded.model, loaded.tokenizer, ends)
     _, held_rows = prepare_held_out(read_examples(config), config, loaded.tokenizer)
 
     with tempfile.TemporaryDirectory() as scratch:
@@ -322,7 +327,9 @@ def train_worker(settings: dict[str, Any]) -> None:
         final = Path(scratch) / "final"
         final.mkdir()
         if rank == 0:
-            save_adapter(model, loaded.tokenizer, final / "adapter", base)
+            save_adapter(
+                model, loaded.tokenizer, final / "adapter", base, end_tokens(loaded.model, loaded.tokenizer)
+            )
             (final / RESULT).write_text(json.dumps(result), encoding="utf-8")
         ray.train.report(
             {"step": trainer.state.global_step}, checkpoint=ray.train.Checkpoint.from_directory(final)

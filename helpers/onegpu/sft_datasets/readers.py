@@ -108,12 +108,30 @@ _FILE_ENDINGS = {*data.SUFFIXES, *data.COMPRESSIONS, ".txt", ".yaml", ".yml"}
 
 def _rename(rows, columns, source, limit) -> Iterator[Row]:
     for i, row in enumerate(islice(rows, limit)):
-        missing = [name for name in columns if name not in row]
-        if missing:
-            raise ValueError(
-                f"{source}: row {i} has no column {missing[0]!r}; found {', '.join(row)}. Correct `columns`."
-            )
-        yield {columns.get(name, name): value for name, value in row.items()} if columns else row
+        yield rename(row, columns, i, source) if columns else row
+
+
+def rename(row: Row, columns: Mapping[str, str], row_index: int, source: Any) -> Row:
+    """Give columns of a row their new names.
+
+    Raises
+    ------
+    ValueError
+        For a column that isn't there, or a new name that another column has.
+    """
+    missing = next((name for name in columns if name not in row), None)
+    if missing is not None:
+        raise ValueError(
+            f"{source}: row {row_index} has no column {missing!r}; found {', '.join(row)}. Correct `columns`."
+        )
+    renamed = {columns.get(name, name): value for name, value in row.items()}
+    if len(renamed) < len(row):
+        twice = next(new for name, new in columns.items() if new in row and new not in columns)
+        raise ValueError(
+            f"{source}: row {row_index} has a column {twice!r} already, and `columns` gives that name to another. Rename "
+            "both, or take another name."
+        )
+    return renamed
 
 
 def _read_hub(name: str, split: str, fallback) -> Iterator[Row]:

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from onegpu.sft_datasets.formats import Example, Problem, RowError, to_example, unused_keys
+from onegpu.sft_datasets.normalisation import mend
 from onegpu.sft_datasets.templates import TURNS, ChatTemplate, Rendered, control_tokens
 
 IGNORE = -100
@@ -365,16 +366,31 @@ def tokenize(
     if row_index is None and isinstance(row, Mapping):
         row = to_example(row)
     one = [(row_index, row)]
-    ((done, error),) = _Tokenizing(tokenizer, max_length, template, turns, truncation).batch(one)
+    ((done, error),) = RowTokenizer(tokenizer, max_length, template, turns, truncation).batch(one)
     if error is not None:
         raise error
     return done
 
 
-class _Tokenizing:
-    """Rows to tokenized examples, a batch at a time, with one template."""
+class RowTokenizer:
+    """Rows to tokenized examples, a batch at a time, with one template.
 
-    def __init__(self, tokenizer, max_length, template, turns, truncation, stop_tokens=()):
+    Parameters
+    ----------
+    tokenizer, max_length, template, turns, truncation, repairs, stop_tokens
+        As in `tokenize_rows`.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        max_length: int | None = None,
+        template: str = "model",
+        turns: str = "all",
+        truncation: str = "drop",
+        stop_tokens: Iterable[str] = (),
+        repairs: Sequence[str] = (),
+    ):
         if truncation not in TRUNCATIONS:
             raise ValueError(f"truncation={truncation!r}: expected one of {', '.join(TRUNCATIONS)}.")
         if turns not in TURNS:
@@ -397,6 +413,7 @@ class _Tokenizing:
         self.template = ChatTemplate(tokenizer, template, stop_tokens)
         self.control = control_tokens(tokenizer)
         self.end_ids: set[int] = set()
+        self.repairs, self.changes = tuple(repairs), Counter()
 
     def batch(
         self, rows: Sequence[tuple[int | None, Any]]
@@ -424,7 +441,9 @@ class _Tokenizing:
 
     def _render(self, row: Any, number: int | None) -> Rendered | ValueError:
         try:
-            example = to_example(row, number)
+            example = (
+                mend(row, number, self.repairs, self.changes) if self.repairs else to_example(row, number)
+            )
             self._check_text(example, number)
             return self.template.render(example, self.turns)
         except RowError as error:
@@ -546,9 +565,9 @@ def tokenize_rows(
     """
     if bad_rows not in BAD_ROWS:
         raise ValueError(f"bad_rows={bad_rows!r}: expected 'stop' or 'skip'.")
-    work = _Tokenizing(tokenizer, max_length, template, turns, truncation, stop_tokens)
+    work = RowTokenizer(tokenizer, max_length, template, turns, truncation, stop_tokens, repairs)
     found = _Found()
-    examples = FlatExamples.of(_kept(rows, work, repairs, bad_rows, batch_size, found))
+    examples = FlatExamples.of(_kept(rows, work, bad_rows, batch_size, found))
     if not found.count:
         raise ValueError(
             "No rows: found an empty list, expected at least one row. Check the file and its split."
@@ -569,7 +588,7 @@ def tokenize_rows(
     return TokenizedSet(
         examples, found.count, {reason: tuple(numbers) for reason, numbers in found.dropped.items()},
         tuple(found.truncated), found.lost, found.lost_supervised, tuple(found.bad), dict(found.unused.most_common()),
-        dict(found.changes), tuple(sorted(work.end_ids)),
+        dict(work.changes), tuple(sorted(work.end_ids)),
     )  # fmt: skip
 
 
@@ -587,31 +606,18 @@ class _Found:
     truncated: list[int] = field(default_factory=list)
     bad: list[tuple[int, str]] = field(default_factory=list)
     unused: Counter[str] = field(default_factory=Counter)
-    changes: Counter[str] = field(default_factory=Counter)
     shortest_prompt: int | None = None
     shortest_row: int | None = None
     smallest: int | None = None
 
 
-def _kept(
-    rows, work: _Tokenizing, repairs, bad_rows: str, batch_size: int, found: _Found
-) -> Iterator[Tokenized]:
+def _kept(rows, work: RowTokenizer, bad_rows: str, batch_size: int, found: _Found) -> Iterator[Tokenized]:
     """The examples that are kept, while all else is counted."""
-    from onegpu.sft_datasets.normalisation import mend
-
     numbered = enumerate(rows)
     while some := list(islice(numbered, batch_size)):
-        batch, errors = [], {}
-        for number, row in some:
+        for (number, row), (one, error) in zip(some, work.batch(some), strict=True):
             found.unused.update(unused_keys(row))
-            try:
-                batch.append((number, mend(row, number, repairs, found.changes) if repairs else row))
-            except RowError as error:
-                errors[number] = error
-        done = dict(zip((number for number, _ in batch), work.batch(batch), strict=True))
-        for number, _ in some:
             found.count += 1
-            one, error = done.get(number, (None, errors.get(number)))
             if error is not None:
                 if bad_rows == "stop":
                     raise error

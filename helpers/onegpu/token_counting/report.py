@@ -77,6 +77,12 @@ def report(
     model: str = "smollm2-135m",
     tokenizer: Any = None,
     prepare: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None,
+    columns: Mapping[str, str] | None = None,
+    template: str = "model",
+    turns: str = "all",
+    truncation: str = "drop",
+    bad_rows: str = "stop",
+    repairs: Sequence[str] = (),
     **settings: Any,
 ) -> TokenReport:
     """Count the tokens of a path or a data set by name, and predict the training steps.
@@ -96,6 +102,11 @@ def report(
         A tokenizer to use for text instead.
     prepare
         Applied to each row of text before it is read, for rows of a form of their own.
+    columns
+        New names for columns of text rows, as for ``onegpu.sft_datasets.read_rows``.
+    template, turns, truncation, bad_rows, repairs
+        How rows of text become tokens, as for ``onegpu.sft_datasets.tokenize_rows``. Rows are cut at ``max_length`` where
+        truncation is "turns" or "right"; else those over it are counted whole, and named in the steps.
     settings
         As for ``training_steps``.
 
@@ -115,7 +126,10 @@ def report(
     """
     from onegpu import data
     from onegpu.sft_datasets.readers import is_hub_name
+    from onegpu.sft_datasets.tokenization import RowTokenizer
 
+    if bad_rows not in ("stop", "skip"):
+        raise ValueError(f"bad_rows={bad_rows!r}: expected 'stop' or 'skip'")
     notes: list[str] = []
     opened = _open(str(source))
     if not isinstance(opened, _Rows):
@@ -129,7 +143,11 @@ def report(
             else:
                 opened = _text_rows(str(source), data.find_files(source, None).splits)
     if isinstance(opened, _Rows):
-        counts = _count_text(opened, tokenizer or models.load_tokenizer(model), prepare, notes)
+        work = RowTokenizer(
+            tokenizer or models.load_tokenizer(model), settings.get("max_length") if truncation != "drop" else None, template,
+            turns, truncation, repairs=repairs,
+        )  # fmt: skip
+        counts = _count_text(opened, work, prepare, columns or {}, bad_rows, notes)
     steps = {name: training_steps(part, **settings) for name, part in (counts.splits or {"": counts}).items()}
     return TokenReport(str(source), counts, steps, tuple(notes))
 
@@ -188,27 +206,55 @@ def _count(
         return count_tokens(opened, column, None, **options)
 
 
-def _count_text(rows: _Rows, tokenizer: Any, prepare: Callable | None, notes: list[str]) -> TokenCounts:
+def _count_text(
+    rows: _Rows,
+    work: Any,
+    prepare: Callable | None,
+    columns: Mapping[str, str],
+    bad_rows: str,
+    notes: list[str],
+) -> TokenCounts:
+    tokenizer = work.tokenizer
     notes.append(f"rendered and tokenized with {type(tokenizer).__name__} of {len(tokenizer):,} tokens")
     parts = {}
     for name, split in rows.splits.items():
-        dropped: Counter[str] = Counter()
-        batches = _tokenized(map(prepare, split) if prepare else split, tokenizer, dropped)
+        left_out: Counter[str] = Counter()
+        unused: Counter[str] = Counter()
+        batches = _tokenized(split, work, prepare, columns, bad_rows, left_out, unused)
         parts[name] = count_tokens(pa.RecordBatchReader.from_batches(_SCHEMA, batches))
-        notes += [f"{name or 'rows'}: {n:,} counted as empty ({reason})" for reason, n in dropped.items()]
+        where = name or "rows"
+        notes += [
+            f"{where}: {n:,} counted as empty ({reason})"
+            for reason, n in left_out.items()
+            if reason != "bad_row"
+        ]
+        if left_out["bad_row"]:
+            notes.append(f"{where}: {left_out['bad_row']:,} left out, since they can't be trained on")
+        notes += [f"{where}: the key {key!r} of {n:,} isn't used" for key, n in unused.items()]
     return parts[""] if list(parts) == [""] else TokenCounts.total(parts)
 
 
 def _tokenized(
-    rows: Iterable[Mapping[str, Any]], tokenizer: Any, dropped: Counter
+    split, work, prepare, columns, bad_rows, left_out: Counter, unused: Counter
 ) -> Iterator[pa.RecordBatch]:
-    from onegpu.sft_datasets import tokenize
+    from onegpu.sft_datasets.formats import unused_keys
+    from onegpu.sft_datasets.readers import rename
 
-    numbered = enumerate(rows)
+    numbered = enumerate(split)
     while some := list(itertools.islice(numbered, 256)):
-        done = [tokenize(row, tokenizer, row_index=i) for i, row in some]
-        dropped.update(one.dropped for one in done if one.dropped)
-        columns = [[list(one.input_ids) for one in done], [list(one.labels) for one in done]]
+        renamed = [(i, rename(row, columns, i, "the rows") if columns else row) for i, row in some]
+        prepared = [(i, prepare(row) if prepare else row) for i, row in renamed]
+        done = []
+        for (_, row), (one, error) in zip(prepared, work.batch(prepared), strict=True):
+            unused.update(unused_keys(row))
+            if error is None:
+                done.append(one)
+                left_out.update([one.dropped] if one.dropped else [])
+            elif bad_rows == "stop":
+                raise error
+            else:
+                left_out["bad_row"] += 1
+        columns_of = [[list(one.input_ids) for one in done], [list(one.labels) for one in done]]
         yield pa.record_batch(
-            [pa.array(c, kind) for c, kind in zip(columns, _SCHEMA.types, strict=True)], schema=_SCHEMA
+            [pa.array(c, kind) for c, kind in zip(columns_of, _SCHEMA.types, strict=True)], schema=_SCHEMA
         )

@@ -20,7 +20,8 @@ from onegpu.preference_data.rankings import (
     same_text,
     to_pairs,
 )
-from onegpu.sft_datasets import Problem, read_rows
+from onegpu.sft_datasets import Problem, keys, read_rows
+from onegpu.sft_datasets.formats import as_text, show, turn_of
 
 
 class PairError(ValueError):
@@ -37,8 +38,8 @@ class PairError(ValueError):
 def pair_problems(row: Mapping[str, Any] | PreferencePair, row_index: int | None = None) -> list[Problem]:
     """List what is wrong with one pair.
 
-    A row has prompt, chosen and rejected, each text; or chosen and rejected as lists of messages, whose
-    turns before the last are the prompt and must be the same on both sides.
+    A row has prompt, chosen and rejected, each text or a list of messages; without a prompt, the turns before the last of
+    chosen and rejected are the prompt. Where it stands in several places, it must be the same in all.
 
     Examples
     --------
@@ -47,56 +48,97 @@ def pair_problems(row: Mapping[str, Any] | PreferencePair, row_index: int | None
     >>> [p.code for p in pair_problems({"prompt": "2+2?", "chosen": "4", "rejected": "4 "})]
     ['identical_pair']
     """
+    return _read_pair(row, row_index)[1]
+
+
+def _read_pair(row: Any, row_index: int | None) -> tuple[dict[str, str], list[Problem]]:
+    """Prompt, chosen and rejected as far as they can be read, and what is wrong."""
     if isinstance(row, PreferencePair):
         row = {"prompt": row.prompt, "chosen": row.chosen, "rejected": row.rejected}
+    found: list[Problem] = []
 
-    def problem(field, code, found, expected, fix):
-        text = repr(found)
-        text = text if len(text) <= 60 else f"{text[:57]}..."
-        return Problem(row_index, field, code, text, expected, fix)
+    def problem(field, code, value, expected, fix):
+        found.append(Problem(row_index, field, code, show(value), expected, fix))
 
-    found = []
-    sides, prompts = {}, {}
+    sides: dict[str, str] = {}
+    questions: dict[str, list[tuple[str, Any]]] = {}  # where a prompt stands: its turns
+    prompt = row.get("prompt")
+    if isinstance(prompt, Sequence) and not isinstance(prompt, str):
+        questions["prompt"] = _turns(prompt)
+    elif isinstance(prompt, str) and prompt.strip():
+        questions["prompt"] = [("user", prompt)]
+    elif prompt is not None and not isinstance(prompt, str):
+        problem("prompt", "empty_prompt", prompt, "text", "Write the prompt or drop the row.")
     for field in ("chosen", "rejected"):
         value = row.get(field)
         if isinstance(value, Sequence) and not isinstance(value, str):
-            roles = [turn.get("role") if isinstance(turn, Mapping) else None for turn in value]
-            if (len(value) < 2 and not row.get("prompt")) or not roles or roles[-1] != "assistant":
+            turns = _turns(value)
+            if not turns or turns[-1][0] != "assistant" or (len(turns) < 2 and "prompt" not in questions):
                 expected = "the prompt's messages and then an assistant message"
-                found.append(
-                    problem(field, "no_answer", roles, expected, "Complete the list or drop the row.")
+                problem(
+                    field,
+                    "no_answer",
+                    [role for role, _ in turns],
+                    expected,
+                    "Complete the list or drop the row.",
                 )
                 continue
-            prompts[field] = [(turn["role"], turn.get("content")) for turn in value[:-1]]
-            value = value[-1].get("content")
+            if len(turns) > 1:
+                questions[field] = turns[:-1]
+            value = turns[-1][1]
         if not isinstance(value, str):
-            found.append(problem(field, "not_text", value, "text", "Write the answer or leave the row out."))
+            problem(field, "not_text", value, "text", "Write the answer or leave the row out.")
         elif not value.strip():
-            found.append(problem(field, "empty_side", value, "an answer", "Write it or leave the row out."))
+            problem(field, "empty_side", value, "an answer", "Write it or leave the row out.")
         else:
             sides[field] = value
-    prompt = row.get("prompt")
-    if not prompts and not (isinstance(prompt, str) and prompt.strip()):
-        found.append(problem("prompt", "empty_prompt", prompt, "text", "Write the prompt or drop the row."))
-    if len(prompts) == 2 and prompts["chosen"] != prompts["rejected"]:
-        expected = "the same turns before both answers"
-        found.append(
+    if not questions and not found:
+        problem("prompt", "empty_prompt", prompt, "text", "Write the prompt or drop the row.")
+    places = list(questions)
+    for other in places[1:]:
+        # Where the prompt column holds the last question only, the turns before it are in the messages.
+        if questions[other] != questions[places[0]] and questions[other][-1:] != questions[places[0]]:
             problem(
-                "rejected",
-                "prompt_differs",
-                prompts["rejected"],
-                expected,
+                other, "prompt_differs", questions[other], f"the same prompt as in {places[0]!r} ({show(questions[places[0]])})",
                 "Pair answers to one prompt only.",
+            )  # fmt: skip
+            break
+    for key in (*keys.SYSTEM, *keys.TOOLS, *keys.REFUSED_IN_ROWS):
+        if row.get(key):
+            problem(
+                key,
+                "refused_key",
+                row[key],
+                "no such key: a pair is one question and two answers",
+                "Write it into the prompt, or drop the row.",
             )
-        )
     if len(sides) == 2 and same_text(sides["chosen"], sides["rejected"]):
         expected = "an answer other than the chosen one"
-        found.append(
-            problem(
-                "rejected", "identical_pair", sides["rejected"], expected, "Drop the row: it teaches nothing."
-            )
+        problem(
+            "rejected", "identical_pair", sides["rejected"], expected, "Drop the row: it teaches nothing."
         )
-    return found
+    turns = max(questions.values(), key=len, default=[])
+    if turns and not found:
+        if (
+            len(turns) != 1
+            or turns[0][0] != "user"
+            or not isinstance(turns[0][1], str)
+            or not turns[0][1].strip()
+        ):
+            field = next(name for name, value in questions.items() if value is turns)
+            problem(
+                field, "not_one_question", f"{len(turns)} turns before the answer ({', '.join(str(r) for r, _ in turns)})",
+                "one user turn", "Render longer chats to text yourself, or drop the row.",
+            )  # fmt: skip
+        else:
+            sides["prompt"] = turns[0][1]
+    return sides, found
+
+
+def _turns(messages: Sequence[Any]) -> list[tuple[str, Any]]:
+    """(role, content) of messages under any of their names."""
+    read = [turn_of(turn, "") if isinstance(turn, Mapping) else None for turn in messages]
+    return [(turn.role, as_text(turn.content)) if turn else (None, None) for turn in read]
 
 
 def to_pair(row: Mapping[str, Any] | PreferencePair, row_index: int | None = None) -> PreferencePair:
@@ -117,33 +159,10 @@ def to_pair(row: Mapping[str, Any] | PreferencePair, row_index: int | None = Non
     >>> to_pair(sides)
     PreferencePair(prompt='2+2?', chosen='4', rejected='5', group=0)
     """
-    if isinstance(row, PreferencePair) and not pair_problems(row, row_index):
-        return row
-    found = pair_problems(row, row_index)
+    sides, found = _read_pair(row, row_index)
     if found:
         raise PairError(found[0])
-    prompt = row.get("prompt")
-    sides = []
-    for field in ("chosen", "rejected"):
-        value = row[field]
-        if not isinstance(value, str):
-            if len(value) > 1:
-                before = value[:-1]
-                if len(before) != 1 or before[0]["role"] != "user":
-                    raise PairError(
-                        Problem(
-                            row_index,
-                            field,
-                            "not_one_question",
-                            f"{len(before)} turns before the answer",
-                            "one user turn",
-                            "Render longer chats to text yourself, or drop the row.",
-                        )
-                    )
-                prompt = before[0]["content"]
-            value = value[-1]["content"]
-        sides.append(value)
-    return PreferencePair(prompt, *sides)
+    return row if isinstance(row, PreferencePair) else PreferencePair(**sides)
 
 
 def read_pairs(
@@ -242,13 +261,9 @@ def validate_pairs(rows: Iterable[Mapping[str, Any] | PreferencePair], *, strict
     total = bad = 0
     for index, row in enumerate(rows):
         total += 1
-        found = pair_problems(row, index)
+        sides, found = _read_pair(row, index)
         if not found:
-            try:
-                pair = to_pair(row, index)
-            except PairError as error:
-                found = [error.problem]
-        if not found:
+            pair = row if isinstance(row, PreferencePair) else PreferencePair(**sides)
             key, other = (pair.prompt, pair.chosen, pair.rejected), (pair.prompt, pair.rejected, pair.chosen)
             for code, where, expected in (
                 ("repeated", seen.get(key), "each pair once"),

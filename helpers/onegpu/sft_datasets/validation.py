@@ -21,13 +21,17 @@ from onegpu.sft_datasets.formats import (
     is_blank,
     problems,
     to_example,
+    unused_keys,
 )
+from onegpu.sft_datasets.templates import control_tokens
 
 SPECIAL_TOKENS = (
     "<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|begin_of_text|>", "<s>", "</s>",
     "[INST]", "[/INST]", "<start_of_turn>", "<end_of_turn>",
 )  # fmt: skip
 """Text that common tokenizers read as one special token wherever it stands."""
+
+_COMMON = re.compile("|".join(map(re.escape, SPECIAL_TOKENS)))
 
 _MERGED = re.compile(r"^[ \t]*\d+\.\s*(?:Instruction|Input|Output):", re.MULTILINE)
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ufffd\ufeff]|\\u[0-9a-fA-F]{4}|\\x[0-9a-fA-F]{2}")
@@ -48,6 +52,7 @@ WARNINGS = {
     "empty_code": "a code block without code",
     "placeholder_input": "a word that stands for 'no input'",
     "answer_repeats_question": "an answer that only repeats the question",
+    "unused_key": "a key that nothing uses, so that it isn't learned",
 }
 """Codes of the warnings and what they mean."""
 
@@ -105,7 +110,11 @@ class ValidationReport:
 
 
 def validate(
-    rows: Iterable[Mapping[str, Any] | Example], *, strict: bool = False, keep: int = 1000
+    rows: Iterable[Mapping[str, Any] | Example],
+    *,
+    strict: bool = False,
+    keep: int = 1000,
+    tokenizer: Any = None,
 ) -> ValidationReport:
     """Check rows of any format, one at a time.
 
@@ -117,6 +126,8 @@ def validate(
         Raise at the first error instead of going on.
     keep
         How many findings to keep whole; all are counted.
+    tokenizer
+        Whose special tokens to look for in texts; without one, those that are common.
 
     Raises
     ------
@@ -134,12 +145,13 @@ def validate(
     counts: Counter[str] = Counter()
     kept: list[Problem] = []
     total = clean = bad = 0
+    special = None if tokenizer is None else control_tokens(tokenizer)
     for index, row in enumerate(rows):
         total += 1
         errors = [] if isinstance(row, Example) else list(problems(row, index))
         if errors and strict:
             raise RowError(errors[0])
-        found = errors or list(warnings(row, index))
+        found = errors or list(warnings(row, index, special))
         bad += bool(errors)
         clean += not found
         counts.update(problem.code for problem in found)
@@ -147,7 +159,11 @@ def validate(
     return ValidationReport(total, clean, bad, dict(counts.most_common()), tuple(kept))
 
 
-def warnings(row: Mapping[str, Any] | Example, row_index: int | None = None) -> Iterator[Problem]:
+def warnings(
+    row: Mapping[str, Any] | Example,
+    row_index: int | None = None,
+    special_tokens: re.Pattern[str] | None = None,
+) -> Iterator[Problem]:
     """Yield what is suspicious in a row that can be trained on.
 
     Examples
@@ -161,6 +177,8 @@ def warnings(row: Mapping[str, Any] | Example, row_index: int | None = None) -> 
         return Problem(row_index, field, code, f"{found.strip()[:60]!r}, {WARNINGS[code]}", "none of it", fix)
 
     example = to_example(row, row_index)
+    for key in unused_keys(row):
+        yield warn(key, "unused_key", key, "Remove it, or rename it to what it is called here.")
     if isinstance(row, Mapping) and format_of(row) == "alpaca":
         text_input = row.get("input")
         if not is_blank(text_input) and is_blank(text_input, NO_INPUT):
@@ -170,9 +188,10 @@ def warnings(row: Mapping[str, Any] | Example, row_index: int | None = None) -> 
         field = f"turn {i} ({role})"
         if match := _CONTROL.search(text):
             yield warn(field, "control_characters", match[0], "normalise(rows, clean_characters=True)")
-        special = next((token for token in SPECIAL_TOKENS if token in text), None)
-        if special:
-            yield warn(field, "special_token_in_text", special, "Remove it, or write it with a space inside.")
+        if special := (special_tokens or _COMMON).search(text):
+            yield warn(
+                field, "special_token_in_text", special[0], "Remove it, or write it with a space inside."
+            )
         if role == "user":
             if match := _URL.search(text):
                 yield warn(field, "web_reference", match[0], "Put the page's text into the row, or drop it.")

@@ -93,9 +93,6 @@ class CudaChoices(TorchFunctionMode):
             args, kwargs = self._cast(func, args, kwargs)
         if func is F.scaled_dot_product_attention:
             return self._attention(*args, **kwargs)
-        if func is getattr(F, "grouped_mm", None) and args[0].is_meta and args[0].dtype != torch.bfloat16:
-            # A card multiplies experts in any dtype; torch's shape rule knows bf16 alone.
-            return torch.ops.transformers.grouped_mm_fallback(args[0], args[1], kwargs["offs"])
         if not self.gpu.is_cpu:
             if func in _DROPOUT and self.fused_dropout:
                 return _dropout(func, *args, **kwargs)
@@ -297,6 +294,14 @@ def index_backward_bytes(args, kwargs, out) -> int:
     return n * 8 * 5
 
 
+def multiply_experts(tracker, func, args, kwargs):
+    """Products of experts in any dtype, as a card has them; torch's shape rule knows bf16 alone."""
+    with torch.utils._python_dispatch._disable_current_modes():
+        like = [tensor.to(torch.bfloat16) for tensor in args[:2]]
+        out = func(*like, *args[2:], **kwargs)
+    return torch.empty_strided(out.shape, out.stride(), dtype=args[0].dtype, device=out.device)
+
+
 def flash_backward_bytes(args, kwargs, out) -> int:
     """fp32 accumulators of dQ, row sums, and with grouped heads dK and dV of every query head."""
     query, key = args[1], args[2]
@@ -330,6 +335,7 @@ def _rules() -> dict[Any, Callable]:
     return {
         aten._local_scalar_dense.default: answer_questions,
         aten.nonzero.default: count_supervised,
+        aten._grouped_mm.default: multiply_experts,
         torch.ops.bitsandbytes.gemm_4bit.default: dequantize_then_multiply,
     }
 

@@ -144,10 +144,19 @@ def attach_lora(model: nn.Module, tracker: Any, setup: ResolvedSetup) -> nn.Modu
     targets = setup.target_modules
     config = LoraConfig(
         r=setup.lora_r, lora_alpha=setup.lora_alpha, lora_dropout=setup.lora_dropout, task_type="CAUSAL_LM",
-        target_modules=list(targets) if isinstance(targets, tuple) else targets,
+        target_modules=list(targets) if isinstance(targets, tuple) else targets, use_dora=setup.use_dora,
+        modules_to_save=list(setup.modules_to_save) or None,
     )  # fmt: skip
     with tracker.scope("lora"), quiet_warnings():
-        model = get_peft_model(model, config, autocast_adapter_dtype=setup.lora_dtype == "fp32")
+        try:
+            model = get_peft_model(model, config, autocast_adapter_dtype=setup.lora_dtype == "fp32")
+        except ValueError as error:
+            if targets is not None:
+                raise
+            raise ValueError(
+                f"peft has no default target_modules for {model.config.model_type}: give target_modules='all-linear', or "
+                "names of linear layers"
+            ) from error
         for parameter in model.parameters():
             if parameter.requires_grad:
                 wanted = getattr(torch, DTYPES[setup.lora_dtype])

@@ -47,7 +47,7 @@ def model_config(model: Any, max_length: int = 1) -> PretrainedConfig:
             quantization = getattr(config, "quantization_config", None)
             if quantization is not None:
                 text.quantization_config = quantization
-            text._onegpu_towers = towers(config)
+            text._onegpu_towers = _describe_towers(config)
             config = text
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         raise ValueError(f"transformers has no causal language model of type {config.model_type!r} ({name})")
@@ -59,17 +59,35 @@ def model_config(model: Any, max_length: int = 1) -> PretrainedConfig:
     return config
 
 
-def towers(config: Any) -> tuple[str, ...]:
-    """Name the parts of a multimodal model that aren't its language model.
+def towers(config: Any) -> str:
+    """Name the parts of a multimodal model that aren't its language model; empty if there are none.
 
     Examples
     --------
     >>> from transformers import AutoConfig
     >>> towers(AutoConfig.for_model("gemma3")), towers(AutoConfig.for_model("llama"))
-    (('vision',), ())
+    ('the vision tower', '')
     """
-    found = tuple(name.removesuffix("_config") for name in TOWERS if getattr(config, name, None) is not None)
-    return found or getattr(config, "_onegpu_towers", ())
+    found = [name.removesuffix("_config") for name in TOWERS if getattr(config, name, None) is not None]
+    named = f"the {' and '.join(found)} tower{'s' if len(found) > 1 else ''}" if found else ""
+    return named or getattr(config, "_onegpu_towers", "")
+
+
+def _describe_towers(config: Any) -> str:
+    """Name the towers, and how many parameters they have where transformers can build them."""
+    import torch
+    from transformers import AutoModel
+
+    count = 0
+    for name in TOWERS:
+        tower = getattr(config, name, None)
+        if tower is not None:
+            try:
+                with torch.device("meta"):
+                    count += sum(p.numel() for p in AutoModel.from_config(tower).parameters())
+            except (ValueError, KeyError, AttributeError):
+                return towers(config)
+    return f"{towers(config)} ({count:,} parameters)"
 
 
 @dataclass(frozen=True)

@@ -28,13 +28,16 @@ def make(name: str, parameters: list[torch.nn.Parameter], *, in_fp32: Iterable[t
         if parameters[0].device.type == "meta":
             return _MetaFusedAdamW(parameters)
         return torch.optim.AdamW(parameters, lr=1e-5, fused=True)
+    if name == "adafactor":
+        from transformers.optimization import Adafactor
+
+        # As the Trainer sets it up.
+        return Adafactor(parameters, lr=1e-5, scale_parameter=False, relative_step=False)
     import bitsandbytes as bnb
 
     paged = name.startswith("paged") and parameters[0].device.type != "meta"
-    if name == "paged_adamw_32bit":
-        kind = bnb.optim.PagedAdamW32bit if paged else bnb.optim.AdamW32bit
-    else:
-        kind = bnb.optim.PagedAdamW8bit if paged else bnb.optim.AdamW8bit
+    family = "Lion" if "lion" in name else "AdamW"
+    kind = getattr(bnb.optim, f"{'Paged' if paged else ''}{family}{name.rpartition('_')[2]}")
     optimizer = kind(parameters, lr=1e-5)
     if name.startswith("paged") and not paged:
         optimizer.get_state_buffer = _paged_buffer  # on this object only

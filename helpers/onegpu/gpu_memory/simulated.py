@@ -80,23 +80,25 @@ def simulated(
     "at square roots of AdamW's second moments"
     """
     setup = make_setup(model, **settings).resolved
-    trace = trace_step(setup, build=build, batch_of=batch_of, as_in_2022=as_in_2022)
+    config = setup.config() if build is None else setup.model
+    setup = setup.for_checkpoint(config) if build is None else setup
+    trace = trace_step(setup, config, build=build, batch_of=batch_of, as_in_2022=as_in_2022)
     replayed = replay(trace, exact=setup.gpu.is_cpu, second_step=setup.trains and not as_in_2022)
     return MemoryBreakdown(
         "simulated", setup, tuple(replayed.moments), replayed.peak, library_versions(), replayed.timeline,
-        notes=notes(setup), reserved_bytes=replayed.reserved_bytes,
+        notes=notes(setup, config), reserved_bytes=replayed.reserved_bytes,
     )  # fmt: skip
 
 
 def trace_step(
     setup: ResolvedSetup,
+    config: Any,
     *,
     build: Callable | None = None,
     batch_of: Callable | None = None,
     as_in_2022: bool = False,
 ) -> Trace:
     """Run a training step on meta tensors and return the trace, categories settled."""
-    config = setup.config() if build is None else setup.model
     with torch.random.fork_rng(devices=[]), meta_model.own_quantization_tables():
         bare = meta_model.meta_model(setup, config) if build is None else build(setup, config).train()
         run = _Simulation(setup, config, bare, batch_of, as_in_2022)
@@ -261,10 +263,31 @@ def library_versions() -> dict[str, str]:
     return {name: found[name].partition("+")[0] for name in _LIBRARIES if name in found}
 
 
-def notes(setup: ResolvedSetup) -> tuple[str, ...]:
+def notes(setup: ResolvedSetup, config: Any) -> tuple[str, ...]:
     """What a prediction for this setup assumes or leaves out."""
+    from onegpu.gpu_memory.model_configs import experts, stored_weights, towers
+
     found = []
-    gpu = setup.gpu
+    gpu, asked = setup.gpu, setup.asked or setup
+    if towers(config):
+        found.append(f"not counted: {towers(config)} of this multimodal model, which stay as they are loaded")
+    if experts(config) and setup.quantization:
+        found.append(
+            f"the {experts(config)} experts of a layer are one tensor, which bitsandbytes leaves in {setup.dtype}: only "
+            "attention and what else is linear is in 4 bits (bitsandbytes#1849)"
+        )
+    if stored_weights(config).method == "mxfp4":
+        found.append(f"stored in mxfp4, trained in {setup.dtype}: Mxfp4Config(dequantize=True)")
+    if str(setup.model).lower().endswith(".gguf"):
+        found.append(f"transformers dequantizes a GGUF when it loads it: weights count in {setup.dtype}")
+    if setup.loop == "trl" and asked.dtype is None:
+        found.append(
+            "SFTTrainer loads a model given by name in fp32; dtype='bf16' is one that was loaded in 16 bits"
+        )
+    if setup.prepare_kbit and asked.prepare_kbit is None:
+        found.append("assumes peft's prepare_model_for_kbit_training (prepare_kbit=False: without)")
+    if setup.task == "dpo":
+        found.append("the textbook's DPO: full logits, and the reference's in the same step")
     if setup.optim.startswith("paged"):
         found.append("paged optimizer states live in unified memory, which torch doesn't count")
     if not gpu.is_cpu and "bf16" in (setup.dtype, setup.mixed_precision) and gpu.compute_capability < (8, 0):

@@ -284,6 +284,13 @@ class ResolvedSetup(TrainingSetup):
                 "task='dpo' with method='full' needs a second model as the reference, which isn't predicted: use 'lora' or "
                 "'qlora', where the reference is the model with its adapters off"
             )
+        if self.loop == "onegpu" and (self.use_dora or self.modules_to_save):
+            raise ValueError(
+                "our trainer has no DoRA and saves no whole modules: use loop='trl', 'trainer' or 'plain' for use_dora and "
+                "modules_to_save"
+            )
+        if self.use_dora and self.method == "qlora":
+            raise ValueError("DoRA on a quantized base isn't predicted: use method='lora', or use_dora=False")
         if self.quantization == "int8":
             raise ValueError("the memory of quantization='int8' isn't predicted: expected 'nf4'")
         if self.optim.startswith("paged") and self.gpu.is_cpu:
@@ -362,9 +369,29 @@ class ResolvedSetup(TrainingSetup):
 
     def config(self) -> PretrainedConfig:
         """Read the model's configuration, and see that this setup suits it (``model_configs.model_config``)."""
-        from onegpu.gpu_memory.model_configs import model_config
+        from onegpu.gpu_memory.model_configs import model_config, stored_weights
 
-        return model_config(self.model, self.max_length)
+        config = model_config(self.model, self.max_length)
+        stored = stored_weights(config).method
+        if stored in ("nf4", "fp4", "int8") and self.quantization != stored:
+            raise ValueError(
+                f"{self.name} is stored in {stored} (bitsandbytes), so only adapters on that can be trained: "
+                + (
+                    "use method='qlora'"
+                    if stored == "nf4"
+                    else "that isn't predicted, give the model it was made from"
+                )
+            )
+        return config
+
+    def for_checkpoint(self, config: PretrainedConfig) -> ResolvedSetup:
+        """Return this setup with what the checkpoint has decided: whether NF4's scales are quantized, too."""
+        from onegpu.gpu_memory.model_configs import stored_weights
+
+        stored = stored_weights(config)
+        if stored.method != "nf4" or stored.double_quantization == self.double_quantization:
+            return self
+        return replace(self, double_quantization=stored.double_quantization)
 
     def __str__(self) -> str:
         parts = [
@@ -372,6 +399,11 @@ class ResolvedSetup(TrainingSetup):
         ]
         if self.task != "sft":
             parts.insert(1, self.task)
+        if self.loop == "onegpu" and (self.use_dora or self.modules_to_save):
+            raise ValueError(
+                "our trainer has no DoRA and saves no whole modules: use loop='trl', 'trainer' or 'plain' for use_dora and "
+                "modules_to_save"
+            )
         if self.quantization == "int8":
             parts.append("int8 base")
         if self.mixed_precision:

@@ -187,7 +187,12 @@ def prepare_own_trainer(model: nn.Module, setup: ResolvedSetup) -> nn.Module:
     from onegpu.packed_training.adapters import add_lora
     from onegpu.packed_training.attention import use_packed_attention
 
-    use_packed_attention(model)
+    try:
+        use_packed_attention(model)
+    except ValueError as error:
+        raise ValueError(
+            f"our trainer can't pack rows of this model ({error}). Ask for loop='trl' or 'trainer'"
+        ) from error
     if not setup.adapters:
         if setup.gradient_checkpointing:
             _enable_checkpointing(model)

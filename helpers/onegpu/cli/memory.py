@@ -58,6 +58,10 @@ def memory(
     largest: Annotated[str | None, typer.Option(help="Find the largest batch, or length, that fits.")] = None,
     settings: Annotated[list[str], typer.Option("--set", help=OTHERS)] = [],  # noqa: B006
     gpus: Annotated[bool, typer.Option("--gpus", help="List the cards, and stop.")] = False,
+    validate: Annotated[
+        bool,
+        typer.Option("--validate", help="Print predicted against measured for published runs, and stop."),
+    ] = False,
     exit_zero: Annotated[
         bool, typer.Option("--exit-zero", help="End with status 0 even if it doesn't fit.")
     ] = False,
@@ -74,6 +78,11 @@ def memory(
             print(
                 f"{card.name:<18}{'' if card.is_cpu else f'{card.total_bytes / 2**30:7.2f} GiB  {card.source}'}".rstrip()
             )
+        return
+    if validate:
+        from onegpu.gpu_memory.published import validation_page
+
+        print(validation_page(), end="")
         return
     if model is None:
         raise ValueError(

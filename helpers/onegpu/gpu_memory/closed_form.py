@@ -82,6 +82,7 @@ def _check_known(setup: ResolvedSetup) -> None:
     unknown = {
         f"task={setup.task!r}": setup.task != "sft",
         "loop='trl'": setup.loop == "trl",
+        "method='full' in our trainer": setup.loop == "onegpu" and setup.method == "full",
         "attention='sdpa_expanded'": setup.attention == "sdpa_expanded",
         "use_dora": setup.use_dora,
         "modules_to_save": bool(setup.modules_to_save),

@@ -67,6 +67,15 @@ def other_estimates(model: Any = None, /, **settings: Any) -> list[OtherEstimate
     ]
 
 
+def deepspeed_bytes(setup: Any) -> int:
+    """What DeepSpeed's ``estimate_zero2_model_states_mem_needs`` says for one card: 2 + 18 bytes a parameter, frozen or not.
+
+    From ``deepspeed/runtime/zero/stage_1_and_2.py`` in 0.19.8, without offload: 16-bit weights; 16-bit and fp32
+    gradients, fp32 weights and two moments.
+    """
+    return 20 * _parameters(make_setup(setup).resolved.config())
+
+
 def _accelerate(setup: Any, config: Any) -> OtherEstimate:
     import torch
     from accelerate.commands.estimate import estimate_training_usage

@@ -102,38 +102,58 @@ def jinja(messages):
 AT_BOUNDARY = "tokens end where the answer begins"
 
 
+def of_one_span(function):
+    """Make an answer for one span (start, end) one for several: a token is learned if it is for any of them."""
+
+    def labels_of(ids, offsets, spans):
+        labels = [function(ids, offsets, *span) for span in spans] or [[-100] * len(ids)]
+        return [
+            next((label for label in column if label != -100), column[0])
+            for column in zip(*labels, strict=True)
+        ]
+
+    return labels_of
+
+
 @wrong("1.2", "masks nothing", case=AT_BOUNDARY, says="Nothing is masked")
+@of_one_span
 def copies(ids, offsets, start, end):
     return list(ids)
 
 
 @wrong("1.2", "masks the answer", case=AT_BOUNDARY, says="wrong way round")
+@of_one_span
 def inverted(ids, offsets, start, end):
     return [-100 if a < end and b > start else i for i, (a, b) in zip(ids, offsets, strict=True)]
 
 
 @wrong("1.2", "masks with 0", case=AT_BOUNDARY, says="0 is a token's id")
+@of_one_span
 def zeros(ids, offsets, start, end):
     return [i if a < end and b > start else 0 for i, (a, b) in zip(ids, offsets, strict=True)]
 
 
 @wrong("1.2", "shifts the labels", case=AT_BOUNDARY, says="shifts labels itself")
+@of_one_span
 def shifted(ids, offsets, start, end):
     labels = [i if a < end and b > start else -100 for i, (a, b) in zip(ids, offsets, strict=True)]
     return [*labels[1:], -100]
 
 
 @wrong("1.2", "returns the answer's ids alone", case=AT_BOUNDARY, says="as long as the ids")
+@of_one_span
 def cut(ids, offsets, start, end):
     return [i for i, (a, b) in zip(ids, offsets, strict=True) if a < end and b > start]
 
 
 @wrong("1.2", "touching counts as inside", case=AT_BOUNDARY, says="only touches")
+@of_one_span
 def touching(ids, offsets, start, end):
     return [i if a <= end and b >= start else -100 for i, (a, b) in zip(ids, offsets, strict=True)]
 
 
 @wrong("1.2", "needs the token wholly before the end", case=AT_BOUNDARY, says="last token is masked")
+@of_one_span
 def excludes_last(ids, offsets, start, end):
     return [i if a >= start and b < end else -100 for i, (a, b) in zip(ids, offsets, strict=True)]
 
@@ -144,24 +164,27 @@ def excludes_last(ids, offsets, start, end):
     case="a token reaches over the boundary",
     says="shares a character",
 )
+@of_one_span
 def begins_inside(ids, offsets, start, end):
     return [i if start <= a < end else -100 for i, (a, b) in zip(ids, offsets, strict=True)]
 
 
 @wrong("1.2", "all from the start on", case="text goes on after the answer", says="next question")
+@of_one_span
 def open_ended(ids, offsets, start, end):
     return [i if b > start else -100 for i, (a, b) in zip(ids, offsets, strict=True)]
 
 
 @wrong("1.2", "changes ids in place", case=AT_BOUNDARY, says="Work on a copy")
-def in_place(ids, offsets, start, end):
+def in_place(ids, offsets, spans):
     for k, (a, b) in enumerate(offsets):
-        if not (a < end and b > start):
+        if not any(a < end and b > start for start, end in spans):
             ids[k] = -100
     return ids
 
 
 @right("1.2", "a loop that counts characters")
+@of_one_span
 def characters(ids, offsets, start, end):
     labels = []
     for i, (a, b) in zip(ids, offsets, strict=True):
@@ -170,14 +193,28 @@ def characters(ids, offsets, start, end):
 
 
 @right("1.2", "NumPy")
+@of_one_span
 def numpy(ids, offsets, start, end):
     begin, stop = np.array(offsets).T
     return np.where(np.minimum(stop, end) > np.maximum(begin, start), ids, -100).tolist()
 
 
 @right("1.2", "max and min")
+@of_one_span
 def overlap(ids, offsets, start, end):
     return [i if max(a, start) < min(b, end) else -100 for i, (a, b) in zip(ids, offsets, strict=True)]
+
+
+@wrong("1.2", "the first answer only", case="two answers", says="any of them")
+def first_span(ids, offsets, spans):
+    start, end = spans[0] if spans else (0, 0)
+    return [i if a < end and b > start else -100 for i, (a, b) in zip(ids, offsets, strict=True)]
+
+
+@wrong("1.2", "from the first answer to the last", case="two answers", says="between two answers")
+def hull(ids, offsets, spans):
+    start, end = (spans[0][0], spans[-1][1]) if spans else (0, 0)
+    return [i if a < end and b > start else -100 for i, (a, b) in zip(ids, offsets, strict=True)]
 
 
 # 1.3 ------------------------------------------------------------------------------------------------------------------
@@ -744,6 +781,206 @@ def checks_first(lengths, max_length):
     return rows
 
 
+# 1.9 ------------------------------------------------------------------------------------------------------------------
+
+
+def spans_by(*, start=None, end=None, turns=None, check=True):
+    """Spans by rendering, with one part exchanged."""
+
+    def answer_spans(messages, render):
+        found = []
+        numbers = [i for i, m in enumerate(messages) if m["role"] == "assistant"]
+        for i in turns(numbers) if turns else numbers:
+            before, upto = render(messages[:i], prompt=True), render(messages[: i + 1])
+            whole = render(messages)
+            if check and not (whole.startswith(upto) and upto.startswith(before)):
+                raise ValueError("the template changes its mind")
+            first = start(messages, i, render) if start else len(before)
+            last = end(messages, i, upto, first) if end else len(upto.rstrip())
+            found.append((first, last))
+        return found
+
+    return answer_spans
+
+
+spans_with_newline = wrong(
+    "1.9", "the newline after the mark", case="ChatML", says="newline after the end mark"
+)(spans_by(end=lambda messages, i, upto, first: len(upto)))
+spans_without_mark = wrong("1.9", "without the end mark", case="ChatML", says="never learn to stop")(
+    spans_by(end=lambda messages, i, upto, first: first + len(messages[i]["content"]))
+)
+spans_with_header = wrong("1.9", "without prompt=True", case="ChatML", says="prompt=True")(
+    spans_by(start=lambda messages, i, render: len(render(messages[:i])))
+)
+spans_of_last = wrong("1.9", "the last answer only", case="two answers", says="Each answer has a span")(
+    spans_by(turns=lambda numbers: numbers[-1:])
+)
+spans_unchecked = wrong(
+    "1.9", "no look at the whole text", case="a template that forgets", says="ValueError"
+)(spans_by(check=False))
+
+
+@wrong("1.9", "knows ChatML", case="another template", says="Nothing of the template")
+def knows_chatml(messages, render):
+    text = render(messages)
+    pattern = r"(?<=<\|im_start\|>assistant\n).*?<\|im_end\|>"
+    return [match.span() for match in re.finditer(pattern, text, re.S)]
+
+
+@wrong(
+    "1.9",
+    "searches for the answer",
+    case="an answer that stands in the question too",
+    says="not from searching",
+)
+def searches(messages, render):
+    text, found = render(messages), []
+    for i, m in enumerate(messages):
+        if m["role"] == "assistant":
+            at = text.index(m["content"])
+            found.append(
+                (at, at + len(render(messages[: i + 1]).rstrip()) - len(render(messages[:i], prompt=True)))
+            )
+    return found
+
+
+@wrong("1.9", "looks at one beginning only", case="a template that adds a turn", says="either")
+def one_beginning(messages, render):
+    text, found = render(messages), []
+    for i, m in enumerate(messages):
+        if m["role"] == "assistant":
+            before, upto = render(messages[:i], prompt=True), render(messages[: i + 1])
+            if len(text) < len(upto) or "</think>" in upto:
+                raise ValueError("the template forgets")
+            found.append((len(before), len(upto.rstrip())))
+    return found
+
+
+@wrong(
+    "1.9",
+    "compares with the whole text only",
+    case="an opening that isn't kept",
+    says="an opened answer isn't",
+)
+def whole_only(messages, render):
+    text, found = render(messages), []
+    for i, m in enumerate(messages):
+        if m["role"] == "assistant":
+            upto = render(messages[: i + 1])
+            if not text.startswith(upto):
+                raise ValueError("the template changes its mind")
+            found.append((len(render(messages[:i], prompt=True)), len(upto.rstrip())))
+    return found
+
+
+right("1.9", "in pieces")(spans_by())
+
+
+@right("1.9", "a growing list")
+def grows(messages, render):
+    found, so_far = [], []
+    for m in messages:
+        before = render(so_far, prompt=True)
+        so_far = [*so_far, m]
+        upto = render(so_far)
+        if m["role"] != "assistant":
+            continue
+        if render(messages)[: len(upto)] != upto or upto[: len(before)] != before:
+            raise ValueError("template: another text")
+        found.append((len(before), len(upto.rstrip())))
+    return found
+
+
+@right("1.9", "from the last to the first")
+def backwards(messages, render):
+    text, found = render(messages), []
+    for i in reversed(range(len(messages))):
+        if messages[i]["role"] == "assistant":
+            upto = render(messages[: i + 1])
+            before = render(messages[:i], prompt=True)
+            if not text.startswith(upto) or not upto.startswith(before):
+                raise ValueError("This template can't be used")
+            found.insert(0, (len(before), len(upto.rstrip())))
+    return found
+
+
+# 1.10 -----------------------------------------------------------------------------------------------------------------
+SMALL = "small ones first"
+
+
+@wrong("1.10", "first fit in order", case=SMALL, says="Four rows")
+def first_fit_again(lengths, max_length):
+    return first_fit(lengths, max_length)
+
+
+@wrong("1.10", "one row each", case=SMALL, says="Four rows")
+def one_each(lengths, max_length):
+    return [[i] for i in range(len(lengths))]
+
+
+@wrong("1.10", "one long row", case=SMALL, says="each with a 7 and a 3")
+def one_long_row(lengths, max_length):
+    return [list(range(len(lengths)))]
+
+
+@wrong("1.10", "drops what doesn't fit", case=SMALL, says="hold them all")
+def drops(lengths, max_length):
+    return [row for row in first_fit(lengths, max_length) if sum(lengths[i] for i in row) == max_length]
+
+
+@wrong("1.10", "returns lengths", case=SMALL, says="hold them all")
+def lengths_in_rows(lengths, max_length):
+    return [[lengths[i] for i in row] for row in in_order(lengths, max_length, reverse=True)]
+
+
+@wrong("1.10", "numbers in the sorted list", case="sixteen of all sizes", says="six are asked for")
+def sorted_numbers(lengths, max_length):
+    return (
+        first_fit(sorted(lengths, reverse=True), max_length)
+        if len(set(lengths)) > 2
+        else in_order(lengths, max_length, reverse=True)
+    )
+
+
+@wrong("1.10", "the smallest first", case=SMALL, says="Four rows")
+def smallest_first(lengths, max_length):
+    return in_order(lengths, max_length, reverse=False)
+
+
+def in_order(lengths, max_length, *, reverse):
+    order = sorted(range(len(lengths)), key=lambda i: lengths[i], reverse=reverse)
+    return first_fit(lengths, max_length, order=order)
+
+
+@right("1.10", "first fit decreasing")
+def decreasing(lengths, max_length):
+    return in_order(lengths, max_length, reverse=True)
+
+
+@right("1.10", "best fit decreasing")
+def best_decreasing(lengths, max_length):
+    order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
+    return first_fit(
+        lengths,
+        max_length,
+        order=order,
+        pick=lambda rows: max(rows, key=lambda r: sum(lengths[i] for i in r)),
+    )
+
+
+@right("1.10", "fills one row after the other")
+def one_after_the_other(lengths, max_length):
+    left, rows = sorted(range(len(lengths)), key=lambda i: -lengths[i]), []
+    while left:
+        row = []
+        for i in list(left):
+            if sum(lengths[k] for k in row) + lengths[i] <= max_length:
+                row.append(i)
+                left.remove(i)
+        rows.append(row)
+    return rows
+
+
 # Statements of the texts, and what ignores them -------------------------------------------------------------------------
 
 
@@ -758,11 +995,13 @@ def skips_empty(messages):
 
 
 @wrong("1.2", "takes the id 0 for masked", case="text goes on after the answer", says="not at the id")
+@of_one_span
 def id_zero(ids, offsets, start, end):
     return [i if i and a < end and b > start else -100 for i, (a, b) in zip(ids, offsets, strict=True)]
 
 
 @wrong("1.2", "takes a start of 0 for none", case="the answer begins the text", says="start is 0")
+@of_one_span
 def start_zero(ids, offsets, start, end):
     if not start:
         return [-100] * len(ids)
@@ -770,8 +1009,8 @@ def start_zero(ids, offsets, start, end):
 
 
 @wrong("1.2", "other names", case=AT_BOUNDARY, says="by these names")
-def renamed_parameters(i, o, s, e):
-    return [t if a < e and b > s else -100 for t, (a, b) in zip(i, o, strict=True)]
+def renamed_parameters(i, o, s):
+    return [t if any(a < e and b > f for f, e in s) else -100 for t, (a, b) in zip(i, o, strict=True)]
 
 
 @wrong("1.3", "from the first pad token on", case="the pad token inside a row", says="may stand anywhere")
@@ -953,10 +1192,26 @@ ANSWERS.equivalent(
     "(label != -100 for label in labels[1:max_length]) -> {label != -100 for label in labels[1:max_length]}",
 )
 ANSWERS.equivalent(
+    "1.2",
+    "any of a set is any of the list",
+    "(first < end and last > start for start, end in spans) -> {first < end and last > start for start, end in spans}",
+)
+ANSWERS.equivalent(
     "1.7",
     "an empty prompt in train and in evaluation: the text doesn't speak of it",
-    "(… for i, prompt in enumerate(evaluation) if ' '.join(prompt.lower().split()) in seen) -> "
-    "(… for i, prompt in enumerate(evaluation) if prompt and ' '.join(prompt.lower().split()) in seen)",
+    "(… for i, prompt in enumerate(evaluation) if key(prompt) in seen) -> "
+    "(… for i, prompt in enumerate(evaluation) if prompt and key(prompt) in seen)",
+)
+ANSWERS.equivalent("1.7", "both sides are brought to one case, whichever", "prompt.lower() -> prompt.upper()")
+ANSWERS.equivalent(
+    "1.9", "a role has no white space at its ends", "message['role'] -> message['role'].strip()"
+)
+ANSWERS.equivalent(
+    "1.10",
+    "placing the large ones first is enough: any row with room is then as good, on these lists",
+    "[k for k in range(len(room)) if room[k] >= lengths[number]] -> {k for k in range(len(room)) if room[k] >= lengths[number]}",
+    "min(fitting, key=lambda k: room[k]) -> max(fitting, key=lambda k: room[k])",
+    "min(fitting, key=lambda k: room[k]) -> min(fitting)",
 )
 ANSWERS.equivalent(
     "1.8",
@@ -986,6 +1241,8 @@ ANSWERS.statements(
         "whatever the id": id_zero,
         "shares at least one character": touching,
         "at least one, not all": begins_inside,
+        "any of the spans": first_span,
+        "and not between them": hull,
         "text[start:end], so not after it": open_ended,
         "text[start:end] may begin the text": start_zero,
         "else -100": copies,
@@ -1096,6 +1353,7 @@ ANSWERS.statements(
 @wrong(
     "1.2", "an end of the token in the answer", case="a token around the answer", says="more on both sides"
 )
+@of_one_span
 def an_end_inside(ids, offsets, start, end):
     return [
         i if start <= a < end or start < b <= end else -100 for i, (a, b) in zip(ids, offsets, strict=True)
@@ -1135,6 +1393,7 @@ ANSWERS.statements("1.6", {"anything that is no text": numbers_only})
 
 
 @wrong("1.2", "the middle of the token", case="a token reaches over the boundary", says="shares a character")
+@of_one_span
 def by_its_middle(ids, offsets, start, end):
     return [i if start <= (a + b) / 2 < end else -100 for i, (a, b) in zip(ids, offsets, strict=True)]
 
@@ -1175,4 +1434,28 @@ ANSWERS.statements("1.7", {"and in nothing else": without_punctuation})
 ANSWERS.statements(
     "1.6",
     {"not its beginning": validators["begins like a placeholder"], "any case": validators["some spellings"]},
+)
+ANSWERS.statements(
+    "1.9",
+    {
+        "each answer": spans_of_last,
+        "begins where the opened answer ends": spans_with_header,
+        "with its end mark": spans_without_mark,
+        "without white space after it": spans_with_newline,
+        "whatever the template": knows_chatml,
+        "by rendering": searches,
+        "ValueError if a beginning is written otherwise": spans_unchecked,
+        "both beginnings": one_beginning,
+        "of the text up to it, too": whole_only,
+    },
+)
+ANSWERS.statements(
+    "1.10",
+    {
+        "each example": drops,
+        "numbers": lengths_in_rows,
+        "of the list as given": sorted_numbers,
+        "no row over max_length": one_long_row,
+        "so few rows": first_fit_again,
+    },
 )

@@ -89,7 +89,7 @@ EXERCISES = (
             "Look at every ordered two of the answers, with their ranks. They make a pair where the "
             "first has the smaller rank. Sort what you have found.",
         ),
-        lesson="From a ranking to pairs",
+        lesson="From an order to pairs",
         cases=(
             Case(
                 "A > B > C",
@@ -155,7 +155,7 @@ EXERCISES = (
             "Subtract rejected from chosen, take logsigmoid of each difference, turn the sign, and "
             "average last. Stay with tensors, so that a gradient flows.",
         ),
-        lesson="From a reward to a chance",
+        lesson="From a pair to a loss",
         cases=(
             Case(
                 "equal rewards",
@@ -226,7 +226,7 @@ EXERCISES = (
             "Count where chosen is strictly larger, and divide by the number of pairs. Count where "
             "the two are equal. Hand out plain Python numbers.",
         ),
-        lesson="Ties count as right",
+        lesson="The perfect score of a model that knew nothing",
         cases=(
             Case(
                 "three right, one tie, two wrong",
@@ -354,7 +354,7 @@ EXERCISES = (
             "the labels that aren't -100; none is an error. Take log_softmax over the vocabulary, "
             "pick each label's number from its row, and add up.",
         ),
-        lesson="DPO: without a reward model",
+        lesson="DPO: the short cut",
         cases=(
             Case(
                 "one answer token",
@@ -455,7 +455,7 @@ EXERCISES = (
             "Two log-ratios, policy minus reference. Their difference, chosen minus rejected, is h. "
             "Then as in 2.2: logsigmoid of beta times h, sign turned, averaged last.",
         ),
-        lesson="DPO: without a reward model",
+        lesson="DPO: the short cut",
         cases=(
             Case(
                 "the policy is the reference",

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from onegpu.exercises.exercise import Case, Exercise, Mistake
+from onegpu.packed_training import pack_lengths
 from onegpu.sft_datasets import (
     IGNORE,
     Example,
@@ -26,11 +29,9 @@ def to_chatml(messages: list[dict[str, str]]) -> str:
     return render(Example(tuple(messages)), template="chatml").text
 
 
-def mask_labels(ids: list[int], offsets: list[tuple[int, int]], start: int, end: int) -> list[int]:
-    """Keep the ids of tokens that share a character with text[start:end]; -100 for the rest."""
-    return [
-        i if keep else IGNORE for i, keep in zip(ids, supervised_mask(offsets, [(start, end)]), strict=True)
-    ]
+def mask_labels(ids: list[int], offsets: list[tuple[int, int]], spans: list[tuple[int, int]]) -> list[int]:
+    """Keep the ids of tokens that share a character with one of the spans; -100 for the rest."""
+    return [i if keep else IGNORE for i, keep in zip(ids, supervised_mask(offsets, spans), strict=True)]
 
 
 def pad_batch(rows: list[list[int]], pad_id: int) -> dict[str, Any]:
@@ -87,6 +88,79 @@ def alpaca(output: Any, instruction: Any = "Name a fruit.") -> dict[str, Any]:
     """Return an Alpaca row without input."""
     return {"instruction": instruction, "input": "", "output": output}
 
+
+def chatml(messages: list[dict[str, str]], prompt: bool = False) -> str:
+    """Write a chat in ChatML; with `prompt`, open an answer at the end."""
+    text = "".join(f"<|im_start|>{m['role']}\n{m['content']}<|im_end|>\n" for m in messages)
+    return text + "<|im_start|>assistant\n" * prompt
+
+
+def llama3(messages: list[dict[str, str]], prompt: bool = False) -> str:
+    """Write a chat as Llama 3 reads it: a header of each role, two newlines, no newline between turns."""
+    turns = [
+        f"<|start_header_id|>{m['role']}<|end_header_id|>\n\n{m['content'].strip()}<|eot_id|>"
+        for m in messages
+    ]
+    return "<|begin_of_text|>" + "".join(turns) + "<|start_header_id|>assistant<|end_header_id|>\n\n" * prompt
+
+
+def mistral(messages: list[dict[str, str]], prompt: bool = False) -> str:
+    """Write a chat as the first Mistral models read it: nothing opens an answer, and a space begins it."""
+    return "<s>" + "".join(
+        f"[INST] {m['content']} [/INST]" if m["role"] == "user" else f" {m['content']}</s>" for m in messages
+    )
+
+
+def forgetful(messages: list[dict[str, str]], prompt: bool = False) -> str:
+    """Write a chat as models that think aloud do: ChatML, without the thoughts of all answers but the last."""
+    kept = [
+        m | {"content": m["content"].partition("</think>")[2] or m["content"]} if i < len(messages) - 1 else m
+        for i, m in enumerate(messages)
+    ]
+    return chatml(kept, prompt)
+
+
+def answer_spans(messages: list[dict[str, str]], render: Callable[..., str]) -> list[tuple[int, int]]:
+    """Return (start, end) of each answer with its end mark, under a template of which nothing is known."""
+    text, spans = render(messages), []
+    for i, message in enumerate(messages):
+        if message["role"] == "assistant":
+            before, upto = render(messages[:i], prompt=True), render(messages[: i + 1])
+            if not (text.startswith(upto) and upto.startswith(before)):
+                raise ValueError(f"the template writes turn {i} otherwise once other turns follow")
+            spans.append((len(before), len(upto.rstrip())))
+    return spans
+
+
+def pack_tighter(lengths: list[int], max_length: int) -> list[list[int]]:
+    """Put examples into as few rows as best fit decreasing needs; return rows of example numbers."""
+    return pack_lengths(lengths, max_length).rows
+
+
+def as_few_rows(lengths: Sequence[int], max_length: int, most: int) -> Callable[[Any, Any], str | None]:
+    """Return a comparison that takes any packing into at most so many rows."""
+
+    def compare(got: Any, _: Any) -> str | None:
+        try:
+            rows = [list(row) for row in got]
+            placed = sorted(number for row in rows for number in row)
+        except TypeError:
+            return f"found {got!r}, expected a list of lists of example numbers"
+        if placed != list(range(len(lengths))):
+            return f"the rows hold the examples {placed}, expected each of 0 to {len(lengths) - 1} once"
+        longest = max(sum(lengths[number] for number in row) for row in rows)
+        if longest > max_length:
+            return f"a row holds {longest} tokens, max_length is {max_length}"
+        if len(rows) > most:
+            return f"{len(rows)} rows, expected {most} or fewer"
+        return None
+
+    return compare
+
+
+# First fit needs five rows for these: the small ones come first and fill rows that the large ones need.
+SMALL_FIRST = [3, 3, 3, 3, 7, 7, 7, 7]
+MIXED = [44, 24, 24, 22, 21, 17, 8, 8, 6, 6, 33, 9, 15, 41, 12, 10]
 
 MERGED = "Apple\n##\n18. Instruction: Name a tree.\n18. Output: Oak"
 
@@ -177,15 +251,15 @@ EXERCISES = (
         minutes=10,
         hints=(
             "When do two stretches of text share at least one character? Draw them on a line.",
-            "Go over ids and offsets together. A token shares a character with the answer if it "
-            "begins before the answer's end and ends after the answer's beginning. Keep its id then, "
-            "else write -100.",
+            "Go over ids and offsets together. A token shares a character with an answer if it "
+            "begins before the answer's end and ends after the answer's beginning. Keep its id if that is so for any "
+            "of the spans, else write -100.",
         ),
         lesson="Which tokens are learned",
         cases=(
             Case(
                 "tokens end where the answer begins",
-                ([11, 12, 13, 14], [(0, 2), (2, 6), (6, 8), (8, 9)], 6, 9),
+                ([11, 12, 13, 14], [(0, 2), (2, 6), (6, 8), (8, 9)], [(6, 9)]),
                 "Keep the id where the token lies in the answer, else -100.",
                 expected=[-100, -100, 13, 14],
                 mistakes=(
@@ -217,14 +291,14 @@ EXERCISES = (
             ),
             Case(
                 "a token reaches over the boundary",
-                ([21, 22, 23], [(0, 2), (2, 4), (4, 11)], 9, 11),
+                ([21, 22, 23], [(0, 2), (2, 4), (4, 11)], [(9, 11)]),
                 "The last token begins in the prompt and ends in the answer. Masked, a character of the answer is never "
                 "learned: keep every token that shares a character with the answer.",
                 expected=[-100, -100, 23],
             ),
             Case(
                 "text goes on after the answer",
-                ([31, 0, 33, 34], [(0, 3), (3, 5), (5, 6), (6, 9)], 3, 6),
+                ([31, 0, 33, 34], [(0, 3), (3, 5), (5, 6), (6, 9)], [(3, 6)]),
                 "What comes after the answer (the next question) is masked too.",
                 expected=[-100, 0, 33, -100],
                 mistakes=(
@@ -236,19 +310,32 @@ EXERCISES = (
             ),
             Case(
                 "a token around the answer",
-                ([61, 62, 63], [(0, 2), (2, 9), (9, 12)], 4, 6),
+                ([61, 62, 63], [(0, 2), (2, 9), (9, 12)], [(4, 6)]),
                 "One token may hold the whole answer and more on both sides: it shares characters with it.",
                 expected=[-100, 62, -100],
             ),
             Case(
                 "the answer begins the text",
-                ([51, 52], [(0, 3), (3, 6)], 0, 3),
+                ([51, 52], [(0, 3), (3, 6)], [(0, 3)]),
                 "A text may begin with the answer: start is 0 then.",
                 expected=[51, -100],
             ),
             Case(
-                "no answer",
-                ([41, 42], [(0, 2), (2, 4)], 4, 4),
+                "two answers",
+                ([61, 62, 63, 64, 65], [(0, 2), (2, 4), (4, 7), (7, 8), (8, 12)], [(2, 4), (8, 12)]),
+                "A chat may have several answers: a token is learned if it shares a character with any of them, and what "
+                "stands between two answers is masked.",
+                expected=[-100, 62, -100, -100, 65],
+            ),
+            Case(
+                "no spans",
+                ([71, 72], [(0, 1), (1, 2)], []),
+                "Without an answer nothing is learned.",
+                expected=[-100, -100],
+            ),
+            Case(
+                "an empty answer",
+                ([41, 42], [(0, 2), (2, 4)], [(4, 4)]),
                 "An empty answer has no tokens: all labels are -100.",
                 expected=[-100, -100],
             ),
@@ -825,6 +912,150 @@ EXERCISES = (
                 match="too long",
             ),
             Case("nothing to pack", ([], 10), "No examples make no rows.", expected=[]),
+        ),
+    ),
+    Exercise(
+        "1.9",
+        "answers under any template",
+        answer_spans,
+        level="core",
+        difficulty=4,
+        importance=4,
+        minutes=25,
+        hints=(
+            "You can call `render` on a part of the chat. What is the text before an answer, and up to it?",
+            "For each assistant turn render the turns before it with prompt=True, and the turns up to and with it. "
+            "The answer stands between the two lengths. Both texts must be beginnings of the whole one, else the "
+            "positions belong to another text.",
+        ),
+        lesson="From messages to text",
+        cases=(
+            Case(
+                "ChatML",
+                lambda: (ONE_TURN, partial(chatml)),
+                "Between the text with an opened answer and the text up to the answer's end mark.",
+                expected=[(54, 65)],
+                mistakes=(
+                    Mistake(
+                        [(54, 66)],
+                        "The newline after the end mark belongs to the template, not to the answer.",
+                    ),
+                    Mistake([(54, 55)], "The end mark is missing: the model would never learn to stop."),
+                    Mistake(
+                        [(32, 65)],
+                        "The opening <|im_start|>assistant stands in the prompt when the model is asked: it isn't learned. "
+                        "Render the turns before with prompt=True.",
+                    ),
+                ),
+            ),
+            Case(
+                "another template",
+                lambda: (ONE_TURN, partial(llama3)),
+                "Nothing of the template may be known to the function but `render`.",
+                expected=[(120, 131)],
+            ),
+            Case(
+                "an answer that stands in the question too",
+                lambda: (
+                    [{"role": "user", "content": "Say 4."}, {"role": "assistant", "content": "4"}],
+                    partial(chatml),
+                ),
+                "The same text stands earlier in the chat: positions come from rendering, not from searching.",
+            ),
+            Case(
+                "two answers",
+                lambda: (TWO_ANSWERS, partial(llama3)),
+                "Each answer has a span, in the order of the chat.",
+            ),
+            Case(
+                "nothing opens an answer",
+                lambda: (TWO_ANSWERS, partial(mistral)),
+                "This template writes a space before an answer and opens nothing: the space is learned with it.",
+            ),
+            Case(
+                "no answer",
+                lambda: (ONE_TURN[:1], partial(chatml)),
+                "A chat without an answer has no span.",
+                expected=[],
+            ),
+            Case(
+                "an answer first",
+                lambda: (ONE_TURN[1:], partial(chatml)),
+                "A chat may begin with an answer: the turns before it are none.",
+            ),
+            Case(
+                "a template that forgets",
+                lambda: (
+                    [
+                        ONE_TURN[0],
+                        {"role": "assistant", "content": "<think>easy</think>4"},
+                        *TWO_ANSWERS[2:],
+                    ],
+                    partial(forgetful),
+                ),
+                "This template writes the first answer otherwise once a question follows, so its place can't be told: "
+                "ValueError.",
+                raises=ValueError,
+                match="template",
+            ),
+            Case(
+                "a template that adds a turn",
+                lambda: (
+                    TWO_ANSWERS,
+                    lambda messages, prompt=False: chatml(
+                        [{"role": "system", "content": f"{len(messages)} turns"}, *messages], prompt
+                    ),
+                ),
+                "The text before an answer isn't the beginning of the whole text either: ValueError.",
+                raises=ValueError,
+                match="template",
+            ),
+            Case(
+                "an opening that isn't kept",
+                lambda: (
+                    ONE_TURN,
+                    lambda messages, prompt=False: chatml(messages, prompt) + "<think>\n" * prompt,
+                ),
+                "This template opens an answer with a thought that the finished chat doesn't show, so an opened answer isn't "
+                "the beginning of the text up to it: ValueError.",
+                raises=ValueError,
+                match="template",
+            ),
+        ),
+    ),
+    Exercise(
+        "1.10",
+        "pack tighter",
+        pack_tighter,
+        level="stretch",
+        difficulty=4,
+        importance=2,
+        minutes=30,
+        hints=(
+            "Pack 3, 3, 3, 3, 7, 7, 7, 7 into rows of 10 by hand. Which order of the examples would have helped?",
+            "Put the large examples first: what is left over is then small, and small holes are easily filled. And a row "
+            "that is nearly full is a better place for a small example than an empty one.",
+        ),
+        lesson="A batch is a rectangle",
+        cases=(
+            Case(
+                "small ones first",
+                (SMALL_FIRST, 10),
+                "Four rows of 10 hold them all, each with a 7 and a 3.",
+                compare=as_few_rows(SMALL_FIRST, 10, 4),
+            ),
+            Case(
+                "sixteen of all sizes",
+                (MIXED, 60),
+                "300 tokens fit into five full rows of 60; six are asked for.",
+                compare=as_few_rows(MIXED, 60, 6),
+            ),
+            Case(
+                "twice as many",
+                (SMALL_FIRST + [2, 8] * 4, 10),
+                "Eight full rows: 7 and 3, 8 and 2.",
+                compare=as_few_rows(SMALL_FIRST + [2, 8] * 4, 10, 8),
+            ),
         ),
     ),
 )

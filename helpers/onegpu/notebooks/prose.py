@@ -21,7 +21,6 @@ MOST_COLUMNS = 88
 
 EXEMPT = frozenset(
     (
-        "course/02_preference_data.ipynb",
         "course/03_dtype_sizing.ipynb",
         "course/04_quantization.ipynb",
         "course/05_gpu_memory.ipynb",
@@ -32,7 +31,6 @@ EXEMPT = frozenset(
             f"{folder}/{name}.ipynb"
             for folder in ("labs", "solutions")
             for name in (
-                "01_sft_datasets",
                 "02_preference_data",
                 "03_dtype_sizing",
                 "04_quantization",

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from onegpu.plots.base import COLOURS, LINES, MARKERS, captioned, figure
 from onegpu.plots.drawing import arrow, box, canvas
-from onegpu.preference_data import DpoStep, RewardTraining, pairs_of
+from onegpu.preference_data import RewardTraining, pairs_of
 
 
 def bradley_terry() -> Figure:
@@ -234,31 +234,3 @@ def ranking_graph(names: Sequence[str], ranks: Sequence[int]) -> Figure:
     missing = " and ".join(names[i] for i in ties[0]) if ties else ""
     tail = f" No arrow joins {missing}: they tie." if ties else ""
     return captioned(made, f"{order} makes {len(pairs)} pairs: {said}.{tail}")
-
-
-def dpo_history(history: Sequence[DpoStep]) -> Figure:
-    """Draw the implied rewards of chosen and rejected answers, and their margin, by step.
-
-    Examples
-    --------
-    >>> len(dpo_history([DpoStep(0, 0.69, 0.0, 0.0, 0.0, 0.0, -40.0, -41.0)]).axes[0].lines)
-    4
-    """
-    made, axes = figure("A DPO run", "step", "implied reward (beta = 0.1)")
-    curves = {
-        "chosen": [step.chosen_reward for step in history],
-        "rejected": [step.rejected_reward for step in history],
-        "margin": [step.margin for step in history],
-    }
-    for k, (name, values) in enumerate(curves.items()):
-        axes.plot(
-            [step.step for step in history],
-            values,
-            label=name,
-            color=COLOURS[k],
-            linestyle=LINES[k],
-            marker=MARKERS[k],
-        )
-    axes.axhline(0, color=COLOURS[5], linewidth=0.8)
-    axes.legend()
-    return made

@@ -1,5 +1,7 @@
 """What people hand in for the exercises of lab 03."""
 
+import io
+import json
 import math
 import struct
 
@@ -12,110 +14,154 @@ wrong, right = ANSWERS.wrong, ANSWERS.right
 # 3.1 ------------------------------------------------------------------------------------------------------------------
 
 
-def fields(bits, e):
-    return int(bits[0]), int(bits[1 : 1 + e], 2), int(bits[1 + e :], 2), len(bits) - 1 - e
-
-
-def ieee(bits, e, *, bias=None, hidden=1.0, signed=True, subnormal=True, top=True, nan=True):
+def pattern(x, e, m, *, bias=None, hidden=False, signed=True, low=None, flush=False, normal=True):
     """The right rule, with one part of it wrong."""
-    sign, exponent, mantissa, m = fields(bits, e)
     bias = 2 ** (e - 1) - 1 if bias is None else bias
-    factor = -1.0 if sign and signed else 1.0
-    if top and exponent == 2**e - 1:
-        return math.nan if mantissa and nan else factor * math.inf
-    if exponent == 0 and subnormal:
-        return factor * mantissa / 2**m * 2.0 ** (1 - bias)
-    return factor * (hidden + mantissa / 2**m) * 2.0 ** (exponent - bias)
+    sign = "1" if x < 0 and signed else "0"
+    smallest = 2 - 2 ** (e - 1) if low is None else low
+    x = abs(x)
+    if x == 0 or (flush and x < 2.0**smallest):
+        return sign + "0" * (e + m)
+    k = max(math.frexp(x)[1] - 1, smallest) if normal else math.frexp(x)[1] - 1
+    steps = int(x / 2.0 ** (k - m))
+    field = k + bias if steps >= 2**m else 0
+    return f"{sign}{field:0{e}b}{steps if hidden or steps < 2**m else steps - 2**m:0{m}b}"
 
 
-@wrong("3.1", "forgets the sign", case="minus three in fp16", says="negative")
-def no_sign(bits, exponent_bits):
-    return ieee(bits, exponent_bits, signed=False)
+@wrong("3.1", "forgets the sign", case="minus three in fp16", says="first bit is the sign")
+def no_sign(x, exponent_bits, mantissa_bits):
+    return pattern(x, exponent_bits, mantissa_bits, signed=False)
 
 
-@wrong("3.1", "no hidden one", case="minus three in fp16", says="hidden one before the point")
-def no_hidden(bits, exponent_bits):
-    return ieee(bits, exponent_bits, hidden=0.0)
+@wrong("3.1", "stores the hidden one", case="minus three in fp16", says="hidden 1 isn't stored")
+def stores_hidden(x, exponent_bits, mantissa_bits):
+    return pattern(x, exponent_bits, mantissa_bits, hidden=True)
+
+
+@wrong("3.1", "no bias", case="minus three in fp16", says="plus the bias")
+def no_bias(x, exponent_bits, mantissa_bits):
+    return pattern(x, exponent_bits, mantissa_bits, bias=0)
 
 
 @wrong("3.1", "bias 2^(e-1)", case="minus three in fp16", says="15, not 16")
-def bias_16(bits, exponent_bits):
-    return ieee(bits, exponent_bits, bias=2 ** (exponent_bits - 1))
+def bias_16(x, exponent_bits, mantissa_bits):
+    return pattern(x, exponent_bits, mantissa_bits, bias=2 ** (exponent_bits - 1))
 
 
-@wrong("3.1", "no bias", case="minus three in fp16", says="stored with a bias")
-def no_bias(bits, exponent_bits):
-    return ieee(bits, exponent_bits, bias=0)
+@wrong("3.1", "mantissa backwards", case="minus three in fp16", says="highest bit down")
+def backwards(x, exponent_bits, mantissa_bits):
+    bits = pattern(x, exponent_bits, mantissa_bits)
+    return bits[: 1 + exponent_bits] + bits[1 + exponent_bits :][::-1]
 
 
-@wrong("3.1", "mantissa as a whole number", case="minus three in fp16", says="is a fraction")
-def whole_mantissa(bits, exponent_bits):
-    sign, exponent, mantissa, _ = fields(bits, exponent_bits)
-    return (-1.0) ** sign * (1 + mantissa) * 2.0 ** (exponent - 2 ** (exponent_bits - 1) + 1)
+@wrong("3.1", "always fp16", case="a number of bf16", says="widths are parameters")
+def fixed(x, exponent_bits, mantissa_bits):
+    return pattern(x, 5, 10)
 
 
-@wrong("3.1", "always five exponent bits", case="bf16 has 8 exponent bits", says="not fixed ones")
-def fixed(bits, exponent_bits):
-    return ieee(bits, 5)
-
-
-@wrong("3.1", "zero is the smallest normal number", case="zero", says="no hidden one")
-def no_subnormal(bits, exponent_bits):
-    return ieee(bits, exponent_bits, subnormal=False)
+@wrong("3.1", "no leading zeros", case="one", says="leading zeros")
+def unpadded(x, exponent_bits, mantissa_bits):
+    bits = pattern(x, exponent_bits, mantissa_bits)
+    fields = bits[1 : 1 + exponent_bits], bits[1 + exponent_bits :]
+    return bits[0] + "".join(f"{int(field, 2):b}" for field in fields)
 
 
 @wrong(
     "3.1",
-    "flushes subnormals",
+    "no normal number at the lower end",
+    case="the smallest normal number of fp16",
+    says="smallest normal",
+)
+def flushes_smallest(x, exponent_bits, mantissa_bits):
+    limit = 2.0 ** (2 - 2 ** (exponent_bits - 1))
+    return (
+        "0" * (1 + exponent_bits + mantissa_bits)
+        if abs(x) == limit
+        else pattern(x, exponent_bits, mantissa_bits)
+    )
+
+
+@wrong("3.1", "takes log2 of zero", case="zero", says="log2 of 0")
+def log_of_zero(x, exponent_bits, mantissa_bits):
+    math.log2(abs(x))
+    return pattern(x, exponent_bits, mantissa_bits)
+
+
+@wrong("3.1", "zero is negative", case="zero", says="isn't negative")
+def negative_zero(x, exponent_bits, mantissa_bits):
+    bits = pattern(x, exponent_bits, mantissa_bits)
+    return ("1" if x <= 0 else "0") + bits[1:]
+
+
+@wrong("3.1", "every number is normal", case="the smallest number above zero in fp16", says="field is 0")
+def all_normal(x, exponent_bits, mantissa_bits):
+    return pattern(x, exponent_bits, mantissa_bits, normal=False)
+
+
+@wrong("3.1", "flushes subnormals", case="the smallest number above zero in fp16", says="are kept")
+def flushed(x, exponent_bits, mantissa_bits):
+    return pattern(x, exponent_bits, mantissa_bits, flush=True)
+
+
+@wrong(
+    "3.1",
+    "subnormal steps half as long",
     case="the smallest number above zero in fp16",
-    says="fill the gap around zero",
+    says="Twice too large",
 )
-def flushed(bits, exponent_bits):
-    value = ieee(bits, exponent_bits)
-    return 0.0 if abs(value) < 2.0 ** (2 - 2 ** (exponent_bits - 1)) else value
+def half_steps(x, exponent_bits, mantissa_bits):
+    smallest = 2 - 2 ** (exponent_bits - 1)
+    if abs(x) >= 2.0**smallest:
+        return pattern(x, exponent_bits, mantissa_bits)
+    steps = int(abs(x) / 2.0 ** (smallest - 1 - mantissa_bits))
+    return f"{'1' if x < 0 else '0'}{0:0{exponent_bits}b}{steps:0{mantissa_bits}b}"
 
 
-@wrong(
-    "3.1", "subnormal exponent -bias", case="the smallest number above zero in fp16", says="exponent 1 - bias"
-)
-def half_subnormal(bits, exponent_bits):
-    return ieee(bits, exponent_bits) / (1 if int(bits[1 : 1 + exponent_bits], 2) else 2)
-
-
-@wrong(
-    "3.1", "a hidden one in subnormals", case="the smallest number above zero in fp16", says="no hidden one"
-)
-def hidden_subnormal(bits, exponent_bits):
-    return 0.0 if int(bits, 2) == 0 else ieee(bits, exponent_bits, subnormal=False)
-
-
-@wrong("3.1", "no infinity", case="infinity", says="kept for infinity and NaN")
-def no_infinity(bits, exponent_bits):
-    return ieee(bits, exponent_bits, top=False)
-
-
-@wrong("3.1", "infinity for NaN", case="not a number", says="Infinity has mantissa 0")
-def no_nan(bits, exponent_bits):
-    return ieee(bits, exponent_bits, nan=False)
+@wrong("3.1", "subnormal numbers without their sign", case="just below zero", says="have a sign too")
+def unsigned_subnormal(x, exponent_bits, mantissa_bits):
+    return pattern(abs(x) if abs(x) < 1e-5 else x, exponent_bits, mantissa_bits)
 
 
 @right("3.1", "by parts")
-def by_parts(bits, exponent_bits):
-    return ieee(bits, exponent_bits)
+def by_parts(x, exponent_bits, mantissa_bits):
+    return pattern(x, exponent_bits, mantissa_bits)
 
 
-@wrong("3.1", "let fp32 or fp16 decode it", case="8 bits, 4 of them exponent", says="bias follows")
-def by_struct(bits, exponent_bits):
-    number = int(bits, 2)
+@wrong("3.1", "Python's own fp16 and fp32", case="8 bits, 4 of them exponent", says="bias follows")
+def by_struct(x, exponent_bits, mantissa_bits):
     if exponent_bits == 8:
-        return struct.unpack("<f", struct.pack("<I", number << 16))[0]
-    return struct.unpack("<e", struct.pack("<H", number))[0]
+        return f"{struct.unpack('<I', struct.pack('<f', x))[0] >> 16:016b}"
+    return f"{struct.unpack('<H', struct.pack('<e', x))[0]:016b}"
 
 
-@wrong("3.1", "let torch decode it", case="8 bits, 4 of them exponent", says="bias follows")
-def by_torch(bits, exponent_bits):
+@wrong("3.1", "let torch look at its bits", case="8 bits, 4 of them exponent", says="bias follows")
+def by_torch(x, exponent_bits, mantissa_bits):
     dtype = torch.bfloat16 if exponent_bits == 8 else torch.float16
-    return torch.tensor([int(bits, 2)], dtype=torch.uint16).view(dtype).item()
+    return f"{torch.tensor([x], dtype=dtype).view(torch.uint16).item():016b}"
+
+
+@right("3.1", "as one whole number of smallest steps")
+def one_whole_number(x, exponent_bits, mantissa_bits):
+    smallest = 2 - 2 ** (exponent_bits - 1) - mantissa_bits
+    steps, field = int(math.ldexp(abs(x), -smallest)), 0
+    while steps >= 2 ** (mantissa_bits + 1):
+        steps, field = steps // 2, field + 1
+    code = (field << mantissa_bits) + steps
+    return f"{'1' if x < 0 else '0'}{code:0{exponent_bits + mantissa_bits}b}"
+
+
+@right("3.1", "bit by bit")
+def bit_by_bit(x, exponent_bits, mantissa_bits):
+    rest, k = abs(x), 2 - 2 ** (exponent_bits - 1)
+    while rest >= 2.0 ** (k + 1):
+        k += 1
+    field = k + 2 ** (exponent_bits - 1) - 1 if rest >= 2.0**k else 0
+    rest -= 2.0**k if field else 0.0
+    bits = ""
+    for place in range(1, mantissa_bits + 1):
+        bits += "1" if rest >= 2.0 ** (k - place) else "0"
+        rest -= 2.0 ** (k - place) if bits[-1] == "1" else 0.0
+    return ("1" if x < 0 else "0") + f"{field:0{exponent_bits}b}" + bits
 
 
 # 3.2 ------------------------------------------------------------------------------------------------------------------
@@ -459,37 +505,16 @@ def by_loop(sizes, memory_gib):
     return best
 
 
-@wrong("3.1", "infinity without its sign", case="minus infinity", says="infinity has a sign")
-def unsigned_infinity(bits, exponent_bits):
-    sign = -1.0 if bits[0] == "1" else 1.0
-    e, m = bits[1 : 1 + exponent_bits], bits[1 + exponent_bits :]
-    bias, fraction = 2 ** (exponent_bits - 1) - 1, int(m, 2) / 2 ** len(m)
-    if "0" not in e:
-        return math.nan if fraction else math.inf
-    if "1" not in e:
-        return sign * fraction * 2.0 ** (1 - bias)
-    return sign * (1 + fraction) * 2.0 ** (int(e, 2) - bias)
-
-
-@wrong("3.1", "subnormal numbers without their sign", case="just below zero", says="have a sign too")
-def unsigned_subnormal(bits, exponent_bits):
-    e, m = bits[1 : 1 + exponent_bits], bits[1 + exponent_bits :]
-    if "1" not in e and "1" in m:
-        return int(m, 2) / 2 ** len(m) * 2.0 ** (2 - 2 ** (exponent_bits - 1))
-    sign = -1.0 if bits[0] == "1" else 1.0
-    if "0" not in e:
-        return math.nan if "1" in m else sign * math.inf
-    return (
-        sign * (1 + int(m, 2) / 2 ** len(m)) * 2.0 ** (int(e, 2) - 2 ** (exponent_bits - 1) + 1) * ("1" in e)
-    )
-
-
 @wrong("3.5", "a byte for each scale", case="scales that don't fill a byte", says="Scales are packed")
 def byte_each(linear, other, bits, blocksize, scale_bits):
     return -(-linear * bits // 8) + -(-linear // blocksize) * -(-scale_bits // 8) + 2 * other
 
 
-ANSWERS.equivalent("3.1", "a bit has no white space", "bits[0] -> bits[0].strip()")
+ANSWERS.equivalent(
+    "3.1",
+    "at the smallest normal number both branches find the same power",
+    "abs(x) >= 2.0 ** k -> abs(x) > 2.0 ** k",
+)
 ANSWERS.equivalent(
     "3.6",
     "names are the keys of a dictionary: none comes twice, and an empty one is no model",
@@ -503,19 +528,20 @@ ANSWERS.statements(
     "3.1",
     {
         "a sign bit": no_sign,
-        "infinity with the sign": unsigned_infinity,
         "a sign for subnormal numbers too": unsigned_subnormal,
-        "1 + M / 2^m": no_hidden,
-        "M / 2^m": whole_mantissa,
-        "2^(E - bias)": no_bias,
+        "0.0 is positive": negative_zero,
+        "no hidden one": stores_hidden,
+        "plus the bias": no_bias,
         "bias 2^(e-1) - 1": bias_16,
-        "e is a parameter": fixed,
-        "E all ones, M 0: infinity": no_infinity,
-        "otherwise NaN": no_nan,
-        "E = 0: subnormal": flushed,
-        "without the hidden one": hidden_subnormal,
-        "2^(1 - bias)": half_subnormal,
-        "zero": no_subnormal,
+        "the highest bit first": backwards,
+        "the widths are parameters": fixed,
+        "whatever they are": by_struct,
+        "leading zeros": unpadded,
+        "zero": log_of_zero,
+        "subnormal numbers": all_normal,
+        "which are kept": flushed,
+        "in steps of the smallest normal number": half_steps,
+        "which is normal itself": flushes_smallest,
     },
 )
 ANSWERS.statements(
@@ -582,6 +608,117 @@ ANSWERS.statements(
     },
 )
 
+# 3.7 ------------------------------------------------------------------------------------------------------------------
+
+
+def parsed(content):
+    length = struct.unpack("<Q", content[:8])[0]
+    return json.loads(content[8 : 8 + length])
+
+
+def tensors_of(content):
+    return {name: tensor for name, tensor in parsed(content).items() if name != "__metadata__"}
+
+
+@wrong("3.7", "where it ends", case="two tensors", says="subtract where it starts")
+def ends(content):
+    return {name: tensor["data_offsets"][1] for name, tensor in tensors_of(content).items()}
+
+
+@wrong("3.7", "counts values", case="two tensors", says="numbers of values")
+def values(content):
+    return {name: math.prod(tensor["shape"]) for name, tensor in tensors_of(content).items()}
+
+
+@wrong("3.7", "four bytes a value", case="two tensors", says="Not every value")
+def four_bytes(content):
+    return {name: 4 * math.prod(tensor["shape"]) for name, tensor in tensors_of(content).items()}
+
+
+@wrong("3.7", "adds up", case="two tensors", says="One number for each tensor")
+def added(content):
+    return sum(t["data_offsets"][1] - t["data_offsets"][0] for t in tensors_of(content).values())
+
+
+@wrong("3.7", "returns the offsets", case="two tensors", says="Those are the offsets")
+def offsets(content):
+    return {name: tensor["data_offsets"] for name, tensor in tensors_of(content).items()}
+
+
+@wrong("3.7", "big-endian", case="two tensors", says="lowest byte first")
+def big_endian(content):
+    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "big")])
+    return {name: t["data_offsets"][1] - t["data_offsets"][0] for name, t in header.items()}
+
+
+@wrong("3.7", "keeps the length in the text", case="two tensors", says="first 8 bytes are the length")
+def with_length(content):
+    header = json.loads(content[: content.rindex(b"}") + 1])
+    return {name: t["data_offsets"][1] - t["data_offsets"][0] for name, t in header.items()}
+
+
+@wrong(
+    "3.7", "takes metadata for a tensor", case="a file with metadata", says="is no tensor and has no offsets"
+)
+def with_metadata(content):
+    return {name: t["data_offsets"][1] - t["data_offsets"][0] for name, t in parsed(content).items()}
+
+
+@wrong("3.7", "metadata of 0 bytes", case="a file with metadata", says="is no tensor: leave it out")
+def empty_metadata(content):
+    pairs = {name: tensor.get("data_offsets", [0, 0]) for name, tensor in parsed(content).items()}
+    return {name: end - start for name, (start, end) in pairs.items()}
+
+
+@wrong(
+    "3.7", "leaves out empty tensors", case="packed weights, and a tensor without values", says="with 0 bytes"
+)
+def not_empty(content):
+    found = {n: t["data_offsets"][1] - t["data_offsets"][0] for n, t in tensors_of(content).items()}
+    return {name: size for name, size in found.items() if size}
+
+
+@right("3.7", "with struct")
+def with_struct(content):
+    return {n: t["data_offsets"][1] - t["data_offsets"][0] for n, t in tensors_of(content).items()}
+
+
+@right("3.7", "in a loop")
+def in_a_loop(content):
+    length = sum(byte << (8 * i) for i, byte in enumerate(content[:8]))
+    found = {}
+    for name, tensor in json.loads(content[8 : 8 + length].decode("utf-8")).items():
+        if name != "__metadata__":
+            start, end = tensor["data_offsets"]
+            found[name] = end - start
+    return found
+
+
+@right("3.7", "as a stream")
+def as_stream(content):
+    file = io.BytesIO(content)
+    header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    header.pop("__metadata__", None)
+    return {name: -int.__sub__(*t["data_offsets"]) for name, t in header.items()}
+
+
+ANSWERS.statements(
+    "3.7",
+    {
+        "the first 8 bytes are the length": with_length,
+        "the lowest byte first": big_endian,
+        "bytes, not values": values,
+        "of whatever dtype": four_bytes,
+        "end minus start": ends,
+        "a number, not offsets": offsets,
+        "for each tensor": added,
+        "__metadata__ is left out": with_metadata,
+        "altogether": empty_metadata,
+        "0 for a tensor without values": not_empty,
+    },
+)
+ANSWERS.equivalent("3.7", "no header has 2^56 bytes: the eighth byte is 0", "8 -> 7")
+
 
 @wrong("3.3", "casts of two formats", case="3 mantissa bits", says="Any number of bits")
 def two_formats(x, mantissa_bits):
@@ -613,41 +750,3 @@ ANSWERS.statements(
         "no subnormal numbers": with_subnormals,
     },
 )
-
-
-@wrong("3.1", "a bias of two formats", case="8 bits, 4 of them exponent", says="bias follows")
-def two_biases(bits, exponent_bits):
-    sign = -1.0 if bits[0] == "1" else 1.0
-    e, m = bits[1 : 1 + exponent_bits], bits[1 + exponent_bits :]
-    bias, fraction = 15 if exponent_bits == 5 else 127, int(m, 2) / 2 ** len(m)
-    if "0" not in e:
-        return math.nan if fraction else sign * math.inf
-    if "1" not in e:
-        return sign * fraction * 2.0 ** (1 - bias)
-    return sign * (1 + fraction) * 2.0 ** (int(e, 2) - bias)
-
-
-ANSWERS.statements("3.1", {"a bias for any e": two_biases})
-
-
-@right("3.1", "sums of powers of two")
-def sums_of_powers(bits, exponent_bits):
-    sign, e, m = (-1.0) ** int(bits[0]), bits[1 : 1 + exponent_bits], bits[1 + exponent_bits :]
-    fraction = sum(2.0**-k for k, bit in enumerate(m, 1) if bit == "1")
-    power = int(e, 2) - (2 ** (exponent_bits - 1) - 1)
-    if set(e) == {"1"}:
-        return sign * math.inf if fraction == 0 else math.nan
-    return sign * math.ldexp(1 + fraction, power) if "1" in e else sign * math.ldexp(fraction, power + 1)
-
-
-@right("3.1", "as one whole number, scaled")
-def one_whole_number(bits, exponent_bits):
-    width = len(bits) - 1 - exponent_bits
-    number = int(bits, 2)
-    mantissa, exponent = number % 2**width, number // 2**width % 2**exponent_bits
-    if exponent == 2**exponent_bits - 1:
-        value = math.nan if mantissa else math.inf
-    else:
-        whole = mantissa + (2**width if exponent else 0)
-        value = math.ldexp(whole, max(exponent, 1) - 2 ** (exponent_bits - 1) + 1 - width)
-    return -value if bits[0] == "1" else value

@@ -1,5 +1,6 @@
 """What people hand in for the exercises of lab 04."""
 
+import math
 from statistics import NormalDist
 
 import numpy as np
@@ -19,40 +20,31 @@ def safe(absmax):
 # 4.1 ------------------------------------------------------------------------------------------------------------------
 
 
-@wrong("4.1", "multiplies by 128", case="eight numbers", says="-127 to 127")
-def by_128(x):
-    absmax = x.abs().max()
-    return (x / safe(absmax) * 128).round().int().to(torch.int8), absmax
+def fewest(absmax, tolerance, *, share=0.5, largest=lambda bits: 2 ** (bits - 1) - 1, strict=False, most=16):
+    """The right rule, with one part of it wrong."""
+    for bits in range(2, most + 1):
+        lost = float(absmax) / largest(bits) * share
+        if lost < tolerance or (lost == tolerance and not strict):
+            return bits
+    return None
 
 
-@wrong("4.1", "cuts off", case="eight numbers", says="drops the fraction")
-def cuts(x):
-    absmax = x.abs().max()
-    return (x / safe(absmax) * 127).to(torch.int8), absmax
+@wrong("4.1", "a whole step", case="eight numbers to within 0.025", says="more than half a step")
+def whole_step(x, tolerance):
+    return fewest(x.abs().max(), tolerance, share=1.0)
 
 
-@wrong("4.1", "rounds down", case="eight numbers", says="Rounded down")
-def floors(x):
-    absmax = x.abs().max()
-    return (x / safe(absmax) * 127).floor().to(torch.int8), absmax
+@wrong(
+    "4.1", "one bit too many in the largest code", case="eight numbers to within 0.025", says="2^(b-1) - 1"
+)
+def unsigned_codes(x, tolerance):
+    return fewest(x.abs().max(), tolerance, largest=lambda bits: 2**bits - 1)
 
 
-@wrong("4.1", "returns the step", case="eight numbers", says="absmax itself")
-def returns_step(x):
-    absmax = x.abs().max()
-    return (x / safe(absmax) * 127).round().to(torch.int8), absmax / 127
-
-
-@wrong("4.1", "returns the factor", case="eight numbers", says="not the factor")
-def returns_factor(x):
-    absmax = x.abs().max()
-    return (x / safe(absmax) * 127).round().to(torch.int8), 127 / absmax
-
-
-@wrong("4.1", "drops the signs", case="eight numbers", says="signs are lost")
-def drops_signs(x):
-    absmax = x.abs().max()
-    return (x.abs() / safe(absmax) * 127).round().to(torch.int8), absmax
+@wrong("4.1", "returns the step", case="eight numbers to within 0.025", says="number of bits")
+def returns_step(x, tolerance):
+    bits = fewest(x.abs().max(), tolerance)
+    return round(float(x.abs().max()) / (2 ** (bits - 1) - 1), 4)
 
 
 @wrong(
@@ -61,145 +53,152 @@ def drops_signs(x):
     case="the largest magnitude is negative",
     says="take abs() before max()",
 )
-def largest_value(x):
-    largest = x.max()
-    return (x / safe(largest) * 127).round().clamp(-127, 127).to(torch.int8), largest
+def largest_value(x, tolerance):
+    return fewest(x.max(), tolerance)
 
 
-@wrong("4.1", "a scale for each row", case="a matrix", says="whole tensor shares one")
-def rowwise(x):
-    absmax = x.abs().amax(-1, keepdim=True)
-    codes = (x / safe(absmax) * 127).round().to(torch.int8)
-    return codes, absmax.squeeze(-1)
+@wrong("4.1", "strictly less", case="exactly", says="<=, not <")
+def strictly_less(x, tolerance):
+    return fewest(x.abs().max(), tolerance, strict=True)
 
 
-@wrong("4.1", "flattens", case="a matrix", says="shape of x")
-def flattens(x):
-    absmax = x.abs().max()
-    return (x.reshape(-1) / safe(absmax) * 127).round().to(torch.int8), absmax
+@wrong("4.1", "measures these values", case="a promise, not luck", says="what no value can exceed")
+def measured(x, tolerance):
+    for bits in range(2, 17):
+        if (x - quantization.quantize_absmax(x, bits=min(bits, 8)).dequantize()).abs().max() <= tolerance:
+            return bits
+        if bits >= 8:
+            return fewest(x.abs().max(), tolerance)
+    return None
 
 
-@wrong("4.1", "no guard for zeros", case="all zeros", says="0 / 0")
-def divides_by_zero(x):
-    absmax = x.abs().max()
-    scaled = x / absmax * 127
-    return scaled.round().to(torch.int8), absmax * scaled.abs().max() / 127
+@wrong("4.1", "16 at most, whatever comes", case="more than 16 bits", says="don't reach the tolerance")
+def sixteen(x, tolerance):
+    return fewest(x.abs().max(), tolerance) or 16
 
 
-@wrong("4.1", "invents a scale for zeros", case="all zeros", says="what the tensor has")
-def invents(x):
-    absmax = x.abs().max().clamp(min=1e-8)
-    return (x / absmax * 127).round().to(torch.int8), absmax
+@wrong("4.1", "goes on", case="more than 16 bits", says="Only up to 16")
+def goes_on(x, tolerance):
+    return fewest(x.abs().max(), tolerance, most=60)
 
 
-@right("4.1", "a guard with where")
-def guarded(x):
-    absmax = x.abs().max()
-    return (x / safe(absmax) * 127).round().to(torch.int8), absmax
+@right("4.1", "a loop")
+def in_a_loop(x, tolerance):
+    return fewest(x.abs().max(), tolerance)
 
 
-@right("4.1", "times 127 first")
-def times_first(x):
-    absmax = x.abs().max()
-    if absmax == 0:
-        return torch.zeros(x.shape, dtype=torch.int8), absmax
-    return torch.round(127 * x / absmax).to(torch.int8), absmax
+@right("4.1", "next of a generator")
+def by_next(x, tolerance):
+    absmax = max(abs(value) for value in x.reshape(-1).tolist())
+    return next((b for b in range(2, 17) if absmax <= 2 * tolerance * (2 ** (b - 1) - 1)), None)
 
 
-@right("4.1", "by the step")
-def by_step(x):
-    absmax = torch.max(x.max(), -x.min())
-    step = absmax / 127
-    codes = torch.round(x / step) if step > 0 else torch.zeros_like(x)
-    return codes.type(torch.int8), absmax
+@right("4.1", "levels from -largest to largest")
+def by_levels(x, tolerance):
+    absmax, bits, largest = x.abs().max().item(), 2, 1
+    while bits <= 16:
+        if absmax / largest / 2 <= tolerance:
+            return bits
+        bits, largest = bits + 1, 2 * largest + 1
+    return None
 
 
 # 4.2 ------------------------------------------------------------------------------------------------------------------
 
 
-def affine(x, low, high, *, steps=255, bottom=-128, turn=1):
+def minmax(x, blocksize, *, steps=15, low=None, rounding=torch.round, view=True, high=None):
     """The right rule, with one part of it wrong."""
-    scale = (high - low) / steps
-    if scale == 0:
-        return torch.zeros(x.shape, dtype=torch.int8), scale, 0
-    zero = int(torch.round(bottom - turn * low / scale))
-    return (torch.round(x / scale) + zero).clamp(-128, 127).to(torch.int8), scale, zero
+    blocks = x.reshape(-1, blocksize)
+    minimum = blocks.amin(1) if low is None else low(blocks)
+    step = ((blocks.amax(1) if high is None else high(blocks)) - minimum) / steps
+    codes = rounding((blocks - minimum[:, None]) / safe(step)[:, None]).to(torch.uint8)
+    return codes.view(x.shape) if view else codes, minimum, step
 
 
-def zero_in(x):
-    zero = torch.zeros(())
-    return torch.minimum(zero, x.min()), torch.maximum(zero, x.max())
+@wrong("4.2", "one range for all", case="two blocks", says="belong to a block")
+def one_range(x, blocksize):
+    return minmax(x, x.numel())
 
 
-@wrong("4.2", "half the codes", case="from zero up", says="waste half of int8")
-def half(x):
-    low, high = zero_in(x)
-    return affine(x, low, high, steps=127, bottom=0)
+@wrong("4.2", "16 steps", case="two blocks", says="15 steps between")
+def steps_16(x, blocksize):
+    return minmax(x, blocksize, steps=16)
 
 
-@wrong("4.2", "256 steps", case="from zero up", says="255 steps")
-def steps_256(x):
-    return affine(x, *zero_in(x), steps=256)
+@wrong("4.2", "the symmetric step", case="two blocks", says="minimum is code 0")
+def symmetric(x, blocksize):
+    blocks = x.reshape(-1, blocksize)
+    step = blocks.abs().amax(1) / 7
+    codes = torch.round(blocks / safe(step)[:, None]) + 8
+    return codes.to(torch.uint8).view(x.shape), blocks.amin(1), step
 
 
-@wrong("4.2", "codes from 0 to 255", case="from zero up", says="half of int8")
-def unsigned(x):
-    return affine(x, *zero_in(x), bottom=0)
+@wrong("4.2", "cuts off", case="two blocks", says="not rounded")
+def cuts(x, blocksize):
+    return minmax(x, blocksize, rounding=lambda steps: (steps + 1e-4).floor())
 
 
-@wrong("4.2", "symmetric", case="both signs", says="symmetric scale")
-def symmetric(x):
-    low, high = zero_in(x)
-    if low == 0:
-        return affine(x, low, high)
-    absmax = x.abs().max()
-    return (x / absmax * 127).round().to(torch.int8), absmax / 127, 0
+@wrong("4.2", "codes stay in blocks", case="two blocks", says="undo the blocks")
+def in_blocks(x, blocksize):
+    return minmax(x, blocksize, view=False)
 
 
-@wrong("4.2", "turns the sign of low", case="both signs", says="sign of low is turned")
-def turned(x):
-    return affine(x, *zero_in(x), turn=-1)
+@wrong("4.2", "returns the maximum", case="two blocks", says="not the maximum")
+def returns_maximum(x, blocksize):
+    codes, minimum, step = minmax(x, blocksize)
+    return codes, minimum + 15 * step, step
 
 
-@wrong("4.2", "range without zero", case="far from zero", says="must contain 0")
-def plain_range(x):
-    low, high = x.min(), x.max()
-    return affine(x, low, high)
+@wrong("4.2", "the range holds 0", case="far from zero", says="stretched to 0")
+def holds_zero(x, blocksize):
+    return minmax(
+        x,
+        blocksize,
+        low=lambda blocks: blocks.amin(1).clamp(max=0),
+        high=lambda blocks: blocks.amax(1).clamp(min=0),
+    )
 
 
-@wrong("4.2", "zero only on the low side", case="all negative", says="on this side too")
-def one_side(x):
-    return affine(x, torch.minimum(torch.zeros(()), x.min()), x.max())
+@wrong("4.2", "each row for itself", case="blocks run across rows", says="memory order")
+def rows_only(x, blocksize):
+    if x.dim() == 1:
+        return minmax(x, blocksize)
+    parts = [minmax(row, len(row)) for row in x]
+    return tuple(torch.stack([p[0] for p in parts])) and (
+        torch.stack([p[0] for p in parts]), torch.cat([p[1] for p in parts]), torch.cat([p[2] for p in parts])
+    )  # fmt: skip
 
 
-@wrong("4.2", "no guard for zeros", case="all zeros", says="0 / 0")
-def zeros_divide(x):
-    low, high = zero_in(x)
-    scale = (high - low) / 255
-    if scale == 0:
-        return torch.zeros(x.shape, dtype=torch.int8), low / scale, 0
-    return affine(x, low, high)
+@wrong("4.2", "invents a step", case="a block of equal values", says="guard the division")
+def invents(x, blocksize):
+    codes, minimum, step = minmax(x, blocksize)
+    return codes, minimum, safe(step)
 
 
-@right("4.2", "clamped range")
-def clamped(x):
-    return affine(x, *zero_in(x))
+@right("4.2", "with where")
+def with_where(x, blocksize):
+    return minmax(x, blocksize)
 
 
-@right("4.2", "with Python numbers")
-def by_numbers(x):
-    low, high = min(0.0, x.min().item()), max(0.0, x.max().item())
-    scale = (high - low) / 255
-    if not scale:
-        return torch.zeros(x.shape, dtype=torch.int8), torch.tensor(0.0), 0
-    zero = round(-128 - low / scale)
-    return torch.clamp(torch.round(x / scale) + zero, -128, 127).to(torch.int8), torch.tensor(scale), zero
+@right("4.2", "block by block")
+def block_by_block(x, blocksize):
+    codes, lows, steps = [], [], []
+    for part in x.reshape(-1).split(blocksize):
+        low, high = part.min(), part.max()
+        step = (high - low) / 15
+        codes.append(torch.zeros_like(part) if step == 0 else torch.round((part - low) / step))
+        lows.append(low)
+        steps.append(step)
+    return torch.cat(codes).to(torch.uint8).view(x.shape), torch.stack(lows), torch.stack(steps)
 
 
-@right("4.2", "a zero appended")
-def appended(x):
-    both = torch.cat([x.reshape(-1), torch.zeros(1)])
-    return affine(x, both.min(), both.max())
+@right("4.2", "with nan_to_num")
+def with_nan(x, blocksize):
+    blocks = x.reshape(-1, blocksize)
+    low, high = torch.aminmax(blocks, dim=1)
+    step = (high - low) / 15
+    codes = torch.round((blocks - low[:, None]) / step[:, None]).nan_to_num(0)
+    return codes.to(torch.uint8).reshape(x.shape), low, step
 
 
 # 4.3 ------------------------------------------------------------------------------------------------------------------
@@ -546,72 +545,61 @@ def pack_loop(codes):
 # 4.7 ------------------------------------------------------------------------------------------------------------------
 
 
-@wrong("4.7", "a scale a value", case="NF4", says="64 values share one")
-def scale_each(bits, blocksize, scale_bits, second_blocksize):
-    return float(bits + scale_bits)
+def next_losses(model, ids):
+    with torch.no_grad():
+        logits = model(input_ids=ids).logits[0, :-1]
+    return torch.nn.functional.cross_entropy(logits, ids[0, 1:], reduction="none")
 
 
-@wrong("4.7", "scales for free", case="NF4", says="take room too")
-def free_scales(bits, blocksize, scale_bits, second_blocksize):
-    return float(bits)
+@wrong("4.7", "no shift", case="four tokens", says="compared with token t")
+def no_shift(model, ids):
+    with torch.no_grad():
+        return math.exp(torch.nn.functional.cross_entropy(model(input_ids=ids).logits[0], ids[0]))
 
 
-@wrong("4.7", "the wrong way round", case="NF4", says="not 64 / 32")
-def turned_round(bits, blocksize, scale_bits, second_blocksize):
-    return bits + blocksize / scale_bits
+@wrong("4.7", "the mean loss", case="four tokens", says="perplexity is e to it")
+def mean_loss(model, ids):
+    return next_losses(model, ids).mean().item()
 
 
-@wrong("4.7", "bits of the block", case="NF4", says="divide by its number")
-def block_bits(bits, blocksize, scale_bits, second_blocksize):
-    return float(bits * blocksize + scale_bits)
+@wrong("4.7", "the sum", case="four tokens", says="not the sum")
+def summed(model, ids):
+    return math.exp(next_losses(model, ids).sum())
 
 
-@wrong("4.7", "in bytes", case="NF4", says="in bits")
-def in_bytes(bits, blocksize, scale_bits, second_blocksize):
-    return (bits + scale_bits / blocksize) / 8
+@wrong("4.7", "two to it", case="four tokens", says="e to it, not 2")
+def power_of_two(model, ids):
+    return 2 ** next_losses(model, ids).mean().item()
 
 
-@wrong("4.7", "always 64", case="int8", says="128 here")
-def always_64(bits, blocksize, scale_bits, second_blocksize):
-    return bits + scale_bits / 64
+@wrong("4.7", "logarithm of the mean", case="four tokens", says="mean of the logarithms")
+def log_of_mean(model, ids):
+    return 1 / (-next_losses(model, ids)).exp().mean().item()
 
 
-@wrong("4.7", "no second level", case="double quantization", says="second level is missing")
-def one_level(bits, blocksize, scale_bits, second_blocksize):
-    return bits + scale_bits / blocksize
+@wrong("4.7", "mean of e to the losses", case="four tokens", says="mean of the losses first")
+def mean_of_exp(model, ids):
+    return next_losses(model, ids).exp().mean().item()
 
 
-@wrong("4.7", "second level a scale, not a value", case="double quantization", says="not 32 / 256")
-def per_scale(bits, blocksize, scale_bits, second_blocksize):
-    return bits + scale_bits / blocksize + (32 / second_blocksize if second_blocksize else 0)
+@right("4.7", "cross-entropy")
+def by_cross_entropy(model, ids):
+    return math.exp(next_losses(model, ids).mean())
 
 
-@wrong("4.7", "keeps the first scales", case="double quantization", says="in place of 32")
-def keeps_first(bits, blocksize, scale_bits, second_blocksize):
-    if not second_blocksize:
-        return bits + scale_bits / blocksize
-    return bits + (scale_bits + 32) / blocksize + 32 / (blocksize * second_blocksize)
+@right("4.7", "log_softmax and gather")
+def by_gather(model, ids):
+    with torch.no_grad():
+        logprobs = model(input_ids=ids).logits[0].log_softmax(-1)
+    return (-logprobs[:-1].gather(1, ids[0, 1:, None]).mean()).exp().item()
 
 
-@right("4.7", "the sum")
-def the_sum(bits, blocksize, scale_bits, second_blocksize):
-    second = 32 / (blocksize * second_blocksize) if second_blocksize else 0
-    return bits + scale_bits / blocksize + second
-
-
-@right("4.7", "bits of a scale first")
-def scale_first(bits, blocksize, scale_bits, second_blocksize):
-    if second_blocksize > 0:
-        scale_bits = scale_bits + 32 / second_blocksize
-    return bits + scale_bits / blocksize
-
-
-@right("4.7", "over one large block")
-def large_block(bits, blocksize, scale_bits, second_blocksize):
-    scales = max(1, second_blocksize)
-    values = blocksize * scales
-    total = bits * values + scale_bits * scales + (32 if second_blocksize else 0)
-    return total / values
+@right("4.7", "a loop over tokens")
+def token_by_token(model, ids):
+    with torch.no_grad():
+        probabilities = model(input_ids=ids).logits[0].double().softmax(-1)
+    nll = [-math.log(probabilities[t, token]) for t, token in enumerate(ids[0, 1:].tolist())]
+    return math.exp(sum(nll) / len(nll))
 
 
 # 4.8 ------------------------------------------------------------------------------------------------------------------
@@ -728,16 +716,6 @@ def row_by_row(x, threshold):
 # Statements of the texts, and what ignores them -------------------------------------------------------------------------
 
 
-@wrong("4.2", "no clamp", case="a largest value that rounds up twice", says="wrapped to -128")
-def no_clamp(x):
-    low, high = x.min().clamp(max=0), x.max().clamp(min=0)
-    scale = (high - low) / 255
-    if scale == 0:
-        return torch.zeros_like(x, dtype=torch.int8), scale, 0
-    zero_point = int(torch.round(-128 - low / scale))
-    return (torch.round(x / scale) + zero_point).to(torch.int8), scale, zero_point
-
-
 @wrong("4.5", "the levels it knows", case="other levels", says="levels is a parameter")
 def known_levels(x, levels):
     nf4 = quantization.table("nf4")
@@ -762,24 +740,6 @@ def rest_only(x, threshold):
 
 NAN_CODES = "0 / 0 as int8 is 0 on this machine, which nobody promises: no check can see it"
 ANSWERS.equivalent(
-    "4.1",
-    NAN_CODES,
-    "if absmax == 0: … -> if False: …",
-    "return (torch.zeros(x.shape, dtype=torch.int8), absmax) -> print((torch.zeros(x.shape, dtype=torch.int8), absmax))",
-    "0 -> 1",
-    "0 -> -1",
-)
-ANSWERS.equivalent(
-    "4.2",
-    "in place on a tensor that the function made itself",
-    "x.min().clamp(max=0) -> x.min().clamp_(max=0)",
-    "x.max().clamp(min=0) -> x.max().clamp_(min=0)",
-    "codes.clamp(-128, 127) -> codes.clamp_(-128, 127)",
-)
-ANSWERS.equivalent(
-    "4.2", "the smallest value never rounds below -128: two halves round to even", "128 -> 129 (2)"
-)
-ANSWERS.equivalent(
     "4.4",
     "all levels differ",
     "(level / top for level in levels) -> {level / top for level in levels}",
@@ -798,35 +758,6 @@ ANSWERS.equivalent(
 ANSWERS.equivalent("4.8", NAN_CODES, "absmax > 0 -> absmax >= 0", "0 -> -1 (2)")
 ANSWERS.equivalent("4.8", "a row of zeros is 0 whatever it is divided by", "1.0 -> 2.0", "1.0 -> 0.5")
 
-ANSWERS.statements(
-    "4.1",
-    {
-        "the largest magnitude": largest_value,
-        "127": by_128,
-        "round": floors,
-        "before it becomes int8": cuts,
-        "absmax, the second result": returns_step,
-        "codes keep the sign": drops_signs,
-        "one for all": rowwise,
-        "codes in x's shape": flattens,
-        "zeros: absmax 0": invents,
-        "zeros: codes 0": divides_by_zero,
-    },
-)
-ANSWERS.statements(
-    "4.2",
-    {
-        "the smallest value gets -128": half,
-        "255 steps": steps_256,
-        "int8": unsigned,
-        "the range, not the magnitude": symmetric,
-        "minus low": turned,
-        "low = min(0, smallest)": plain_range,
-        "high = max(0, largest)": one_side,
-        "kept within -128 and 127": no_clamp,
-        "zeros": zeros_divide,
-    },
-)
 ANSWERS.statements(
     "4.3",
     {
@@ -880,20 +811,6 @@ ANSWERS.statements(
     },
 )
 ANSWERS.statements(
-    "4.7",
-    {
-        "scales included": free_scales,
-        "shared by a block": scale_each,
-        "divided by it": turned_round,
-        "a value, not a block": block_bits,
-        "bits": in_bytes,
-        "blocksize": always_64,
-        "a second level": one_level,
-        "shared by second_blocksize scales": per_scale,
-        "scale_bits": keeps_first,
-    },
-)
-ANSWERS.statements(
     "4.8",
     {
         "the column": only_value,
@@ -906,5 +823,175 @@ ANSWERS.statements(
         "in any column": rest_only,
         "for each row": one_absmax,
         "a row of zeros": zero_row,
+    },
+)
+ANSWERS.equivalent(
+    "4.1", "a function that ends prints or returns None: the same result", "return None -> print(None)"
+)
+ANSWERS.equivalent(
+    "4.1", "a tensor without dimensions compares like its number", "x.abs().max().item() -> x.abs().max()"
+)
+LAST_DIMENSION = "of two dimensions the last is the second"
+SAFE_DIVISOR = "where all values are equal it doesn't matter what 0 is divided by"
+ANSWERS.equivalent(
+    "4.2",
+    LAST_DIMENSION,
+    "blocks.amin(dim=1) -> blocks.amin(dim=-1)",
+    "blocks.amax(dim=1) -> blocks.amax(dim=-1)",
+)
+ANSWERS.equivalent("4.2", NAN_CODES, "step > 0 -> step >= 0", "0 -> -1")
+ANSWERS.equivalent("4.2", SAFE_DIVISOR, "1.0 -> 2.0", "1.0 -> 0.5")
+ANSWERS.equivalent("4.3", NAN_CODES, "absmax > 0 -> absmax >= 0", "0 -> -1")
+ANSWERS.equivalent("4.3", SAFE_DIVISOR, "1.0 -> 2.0", "1.0 -> 0.5")
+ANSWERS.equivalent(
+    "4.7",
+    "torch raises NotImplementedError, which a check takes for an exercise that isn't attempted",
+    "torch.nn.functional.cross_entropy(logits, ids[0, 1:]) -> torch.nn.functional.cross_entropy(ids[0, 1:], logits)",
+)
+ANSWERS.equivalent("4.7", "of one text the first is the last", "0 -> -1", "0 -> -1 (2)")
+ANSWERS.equivalent(
+    "4.9",
+    "a format of one's own: of what is stored only the bytes are counted, nobody but its author can decode it",
+    "codes[:, ::2] * 16 + codes[:, 1::2] -> codes[:, ::2] * 16 - codes[:, 1::2]",
+    "codes[:, ::2] * 16 + codes[:, 1::2] -> codes[:, ::2] * 16",
+    "codes[:, ::2] * 16 + codes[:, 1::2] -> codes[:, 1::2]",
+    "codes[:, ::2] * 16 -> codes[:, ::2] / 16",
+    "codes[:, ::2] * 16 -> codes[:, ::2]",
+    "codes[:, ::2] * 16 -> 16",
+    "16 -> 17",
+    "16 -> 15",
+    "1 -> 0 (4)",
+)
+ANSWERS.equivalent(
+    "4.9",
+    "other blocks (rows, columns) make another format, which keeps the rules",
+    "weight.reshape(-1, 32) -> weight",
+    "blocks.abs().amax(dim=1, keepdim=True) -> blocks.abs().amax(dim=0, keepdim=True)",
+    "blocks.abs().amax(dim=1, keepdim=True) -> blocks.abs().amax(dim=-1, keepdim=True)",
+)
+ANSWERS.equivalent(
+    "4.9",
+    "a block of zeros is 0 times whatever level, and fp16 becomes fp32 where the two meet",
+    "scales > 0 -> scales >= 0",
+    "1.0 -> 2.0",
+    "1.0 -> 0.5",
+    "0 -> -1",
+    "torch.where(scales > 0, scales, 1.0).float() -> torch.where(scales > 0, scales, 1.0)",
+    "scales.float() -> scales",
+)
+ANSWERS.statements(
+    "4.1",
+    {
+        "half a step": whole_step,
+        "the largest code is 2^(bits-1) - 1": unsigned_codes,
+        "the number of bits": returns_step,
+        "the largest magnitude": largest_value,
+        "tolerance at most": strictly_less,
+        "no value can exceed it": measured,
+        "None beyond": sixteen,
+        "16 bits": goes_on,
+    },
+)
+ANSWERS.statements(
+    "4.2",
+    {
+        "each block": one_range,
+        "15 steps": steps_16,
+        "the minimum is code 0": symmetric,
+        "rounded": cuts,
+        "codes in x's shape": in_blocks,
+        "the minimum, the second result": returns_maximum,
+        "no zero needed": holds_zero,
+        "memory order, across rows": rows_only,
+        "equal values have step 0": invents,
+    },
+)
+ANSWERS.statements(
+    "4.7",
+    {
+        "the next token": no_shift,
+        "e to it": mean_loss,
+        "the mean": summed,
+        "natural logarithms": power_of_two,
+        "of the logarithms": log_of_mean,
+        "before e": mean_of_exp,
+    },
+)
+
+# 4.9 ------------------------------------------------------------------------------------------------------------------
+
+
+def blocked(weight, blocksize, bits=4):
+    q = quantization.quantize_blockwise(weight, blocksize, bits=bits)
+    return q, quantization.pack_4bit((q.codes.reshape(-1).int() + 7).to(torch.uint8))
+
+
+@wrong("4.9", "codes of a byte each", case="normal weights", says="two to a byte")
+def unpacked_codes(weight):
+    q = quantization.quantize_blockwise(weight, 64, bits=4)
+    return [q.codes, q.scales], q.dequantize()
+
+
+@wrong("4.9", "hands the weight back", case="normal weights", says="nothing else")
+def the_weight_itself(weight):
+    q, packed = blocked(weight, 64)
+    return [packed, q.scales], weight.clone()
+
+
+@wrong("4.9", "stays in blocks", case="normal weights", says="Undo the blocks")
+def stays_in_blocks(weight):
+    q, packed = blocked(weight, 64)
+    return [packed, q.scales], q.dequantize().view(-1, 64)
+
+
+@wrong("4.9", "another block's scale", case="normal weights", says="block by block")
+def rolled_scales(weight):
+    q, packed = blocked(weight, 64)
+    return [packed, q.scales], -q.dequantize()
+
+
+@wrong("4.9", "one scale for all", case="weights with outliers", says="block by block")
+def one_scale_for_all(weight):
+    q, packed = blocked(weight, weight.numel())
+    return [packed, q.scales], q.dequantize()
+
+
+@wrong("4.9", "zeros are not guarded", case="zeros", says="guard the division")
+def zeros_unguarded(weight):
+    blocks = weight.reshape(-1, 64)
+    absmax = blocks.abs().amax(1, keepdim=True)
+    restored = (torch.round(blocks / absmax * 7) / 7 * absmax).view(weight.shape)
+    return [torch.zeros(weight.numel() // 2, dtype=torch.uint8), absmax], restored
+
+
+@right("4.9", "NF4 as it is")
+def plain_nf4(weight):
+    q = quantization.quantize_4bit(weight, "nf4")
+    return [q.codes, q.scales], q.dequantize()
+
+
+@right("4.9", "equal steps, scales in bf16")
+def equal_steps_bf16(weight):
+    q, packed = blocked(weight, 32)
+    scales = q.scales.bfloat16()
+    restored = q.codes.reshape(-1, 32) / 7 * scales.float()[:, None]
+    return [packed, scales], restored.view(weight.shape)
+
+
+@right("4.9", "double quantization in blocks of 32")
+def doubled(weight):
+    q = quantization.quantize_4bit(weight, "nf4", 32, double_quantization=True)
+    return [q.codes, q.scales.codes, q.scales.scales, q.scales.offset], q.dequantize()
+
+
+ANSWERS.statements(
+    "4.9",
+    {
+        "at most 4.5 bits": unpacked_codes,
+        "restored from what is stored": the_weight_itself,
+        "in the weight's shape": stays_in_blocks,
+        "close to the weight": rolled_scales,
+        "with outliers too": one_scale_for_all,
+        "zeros": zeros_unguarded,
     },
 )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 
 import torch
 from torch import nn
 
-from onegpu.dtype_sizing import NumberFormat, decode, weight_groups
+from onegpu.dtype_sizing import NumberFormat, encode, weight_groups
 from onegpu.exercises.exercise import Case, Exercise, Mistake
 
 LLAMA_2_7B = (6_476_005_376, 262_410_240)  # weights of linear layers, all others
@@ -24,10 +25,10 @@ MEMORY = {  # bytes; each mistake finds another one
 }
 
 
-def float_value(bits: str, exponent_bits: int) -> float:
-    """Read a bit pattern (sign, exponent, mantissa) as an IEEE number."""
-    fmt = NumberFormat("custom", "float", 1, exponent_bits, len(bits) - 1 - exponent_bits, "ieee")
-    return decode(int(bits, 2), fmt)
+def to_bits(x: float, exponent_bits: int, mantissa_bits: int) -> str:
+    """The bit pattern (sign, exponent, mantissa) of a number that an IEEE format holds."""
+    fmt = NumberFormat("custom", "float", 1, exponent_bits, mantissa_bits, "ieee")
+    return f"{encode(x, fmt):0{fmt.bits}b}"
 
 
 def largest(exponent_bits: int, mantissa_bits: int) -> float:
@@ -56,6 +57,32 @@ def largest_that_fits(sizes: Mapping[str, int], memory_gib: float) -> str | None
     """Name the largest model that fits a memory given in GiB."""
     fitting = [name for name, size in sizes.items() if size <= memory_gib * 2**30]
     return max(fitting, key=sizes.__getitem__, default=None)
+
+
+def tensor_bytes(content: bytes) -> dict[str, int]:
+    """Bytes of each tensor, from the beginning of a safetensors file."""
+    length = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + length])
+    header.pop("__metadata__", None)
+    offsets = {name: tensor["data_offsets"] for name, tensor in header.items()}
+    return {name: end - start for name, (start, end) in offsets.items()}
+
+
+def safetensors_file(
+    tensors: Mapping[str, tuple[str, list[int], int]], metadata: Mapping[str, str] | None = None
+) -> bytes:
+    """A safetensors file of zeros: name to (dtype, shape, bytes)."""
+    header: dict[str, object] = {"__metadata__": dict(metadata)} if metadata else {}
+    place = 0
+    for name, (dtype, shape, size) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [place, place + size]}
+        place += size
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + bytes(place)
+
+
+TWO_TENSORS = safetensors_file({"weight": ("F16", [4, 3], 24), "bias": ("F32", [3], 12)})
+LONG = {f"layers.{i}.weight": ("F32", [i], 4 * i) for i in range(40)}
 
 
 class Tied(nn.Module):
@@ -96,130 +123,110 @@ def _near(value: float):
 EXERCISES = (
     Exercise(
         "3.1",
-        "a number from its bits",
-        float_value,
+        "the bits of a number",
+        to_bits,
         level="core",
-        difficulty=3,
+        difficulty=4,
         importance=4,
-        minutes=15,
+        minutes=20,
         hints=(
-            "Cut the text into its three fields and read two of them as whole numbers first.",
-            "Sign, E and M by slicing; the mantissa's width is what is left. The bias follows from "
-            "the exponent's width. Then three cases by E: all ones, zero, and everything between. The"
-            " sign belongs to every one of them.",
+            "Do -3 on paper: which power of two lies just below 3, and what is left of it?",
+            "Find the power of two at or below the magnitude, but never one below that of the smallest "
+            "normal number. Count the magnitude in steps of that power over 2^m. Enough steps for a "
+            "hidden 1: take it off, and the exponent field is the power plus the bias. Else the field is 0.",
         ),
         lesson="Three groups of bits",
         cases=(
             Case(
                 "minus three in fp16",
-                ("1100001000000000", 5),
-                "The value is (-1)^sign x (1 + mantissa / 2^m) x 2^(exponent - bias), with bias 2^(e-1) - 1.",
-                expected=-3.0,
+                (-3.0, 5, 10),
+                "3 = (1 + 512/1024) x 2^1: sign 1, exponent field 1 + 15 = 16, mantissa field 512.",
+                expected="1100001000000000",
                 mistakes=(
-                    Mistake(3.0, "The first bit is the sign: 1 means negative."),
-                    Mistake(-1.0, "A normal number has a hidden one before the point: 1 + mantissa / 2^m."),
-                    Mistake(
-                        _near(-1.5),
-                        "Twice too small: the bias of 5 exponent bits is 2^4 - 1 = 15, not 16.",
-                    ),
-                    Mistake(_near(-98304.0), "The exponent field is stored with a bias: subtract 2^(e-1) - 1 from it."),
-                    Mistake(
-                        _near(-1026.0),
-                        "The mantissa field is a fraction: divide it by 2^m before you add the hidden one.",
-                    ),
+                    Mistake("0100001000000000", "The first bit is the sign: 1 for a negative number."),
+                    Mistake(lambda got: len(got) == 17, "The hidden 1 isn't stored: take it off before you write the mantissa."),
+                    Mistake("1000011000000000", "The exponent field is the exponent plus the bias, 2^(e-1) - 1."),
+                    Mistake("1100011000000000", "The bias of 5 exponent bits is 2^4 - 1 = 15, not 16."),
+                    Mistake("1100000000000001", "The mantissa is written from its highest bit down: 512 is 1000000000."),
                 ),
             ),
             Case(
-                "bf16 has 8 exponent bits",
-                ("0100000001001001", 8),
-                "The widths follow from exponent_bits and the length of the text, here 8 and 16 - 1 - 8 = 7.",
-                expected=3.140625,
+                "a number of bf16",
+                (3.140625, 8, 7),
+                "The widths are parameters: here 8 exponent and 7 mantissa bits.",
+                expected="0100000001001001",
                 mistakes=(
-                    Mistake(
-                        lambda got: got == float_value("0100000001001001", 5),
-                        "This is what fp16 would read: take the widths from exponent_bits, not fixed ones.",
-                    ),
+                    Mistake(lambda got: got == to_bits(3.140625, 5, 10), "That is fp16's pattern: the widths are parameters."),
                 ),
             ),
-
             Case(
                 "8 bits, 4 of them exponent",
-                ("01010110", 4),
+                (14.0, 4, 3),
                 "The bias follows from exponent_bits, here 2^3 - 1 = 7: 1.75 x 2^(10 - 7).",
-                expected=14.0,
+                expected="01010110",
+            ),
+            Case(
+                "one",
+                (1.0, 5, 10),
+                "1 = (1 + 0) x 2^0: exponent field 15, and each field at its full width.",
+                expected="0011110000000000",
+                mistakes=(Mistake(lambda got: len(got) < 16, "Each field has its full width: leading zeros are written too."),),
+            ),
+            Case(
+                "the largest of fp16",
+                (65504.0, 5, 10),
+                "65504 = (2 - 2^-10) x 2^15: exponent field 30, mantissa all ones.",
+                expected="0111101111111111",
             ),
 
             Case(
                 "a number below one",
-                ("0011000100000000", 5),
-                "E is 12, so the exponent is 12 - 15 = -3; M / 2^10 is 0.25: 1.25 x 2^-3.",
-                expected=0.15625,
+                (0.0999755859375, 5, 10),
+                "1638/1024 x 2^-4, as near to 0.1 as fp16 comes: exponent field 11, mantissa field 614.",
+                expected="0010111001100110",
+            ),
+            Case(
+                "the smallest normal number of fp16",
+                (2.0**-14, 5, 10),
+                "Exponent field 1, mantissa 0: the hidden 1 is still there.",
+                expected="0000010000000000",
                 mistakes=(
-                    Mistake(_near(10.0), "The exponent's sign is turned: it is E minus the bias."),
-                    Mistake(_near(-7.5), "2^(E - bias) is a power, not a product."),
+                    Mistake("0000000000000000", "2^-14 is the smallest normal number of fp16: it has a hidden 1 and the field 1."),
                 ),
             ),
             Case(
                 "zero",
-                ("0000000000000000", 5),
-                "Exponent field 0 means subnormal: no hidden one, and the exponent of the smallest normal number.",
-                expected=0.0,
+                (0.0, 5, 10),
+                "Zero is all zeros; it has no power of two below it.",
+                expected="0000000000000000",
+                mistakes=(
+                    Mistake(lambda got: isinstance(got, ValueError), "log2 of 0 doesn't exist: treat zero (and what lies near it) apart."),
+                    Mistake("1000000000000000", "0.0 isn't negative: its sign bit is 0."),
+                ),
             ),
             Case(
                 "the smallest number above zero in fp16",
-                ("0000000000000001", 5),
-                "Exponent field 0: the value is mantissa / 2^m x 2^(1 - bias), without the hidden one.",
-                expected=2**-24,
-                rtol=1e-6,
-                atol=0.0,
+                (2.0**-24, 5, 10),
+                "A subnormal number: exponent field 0, no hidden 1, and M / 2^m x 2^(1 - bias).",
+                expected="0000000000000001",
                 mistakes=(
-                    Mistake(
-                        lambda got: got == 0,
-                        "Not every pattern with exponent field 0 is zero: subnormal numbers fill the gap around zero.",
-                    ),
-                    Mistake(
-                        lambda got: isinstance(got, float) and math.isclose(got, 2**-25, rel_tol=1e-6),
-                        "Half of it: subnormal numbers use the exponent 1 - bias, that of the smallest normal number.",
-                    ),
-                    Mistake(
-                        lambda got: isinstance(got, float) and got > 2**-16,
-                        "A subnormal number has no hidden one.",
-                    ),
+                    Mistake(lambda got: "-" in got, "2^-24 is below the smallest normal number: its exponent field is 0, not negative."),
+                    Mistake("0000000000000000", "Subnormal numbers are kept: 2^-24 is one step above 0."),
+                    Mistake("0000000000000010", "Twice too large: subnormal numbers count in steps of 2^(1 - bias) / 2^m."),
                 ),
             ),
             Case(
-                "infinity",
-                ("0111110000000000", 5),
-                "All exponent bits one and mantissa 0 is infinity.",
-                expected=math.inf,
-                mistakes=(
-                    Mistake(65536.0, "The highest exponent is kept for infinity and NaN: it is no number of 2^16."),
-                    Mistake(lambda got: isinstance(got, float) and math.isnan(got), "Mantissa 0 is infinity; NaN is all the others."),
-                ),
-            ),
-
-            Case(
-                "minus infinity",
-                ("1111110000000000", 5),
-                "Infinity has a sign as well.",
-                expected=-math.inf,
-                mistakes=(Mistake(math.inf, "The sign bit is 1: infinity has a sign like any other number."),),
+                "the largest subnormal number of fp16",
+                (1023 * 2.0**-24, 5, 10),
+                "1023 steps of 2^-24: one below the smallest normal number, so the exponent field is 0.",
+                expected="0000001111111111",
             ),
             Case(
                 "just below zero",
-                ("1000000000000011", 5),
-                "A subnormal number has a sign too: -3 x 2^-24.",
-                expected=-3 * 2.0**-24,
-                rtol=1e-6,
-                atol=0.0,
-                mistakes=(Mistake(_near(3 * 2.0**-24), "The sign bit is 1: subnormal numbers have a sign too."),),
-            ),
-            Case(
-                "not a number",
-                ("0111110000000001", 5),
-                "All exponent bits one and a mantissa that isn't 0 is NaN.",
-                expected=math.nan,
-                mistakes=(Mistake(math.inf, "Infinity has mantissa 0. Any other mantissa there is NaN."),),
+                (-3 * 2.0**-24, 5, 10),
+                "A subnormal number has a sign too: three steps of 2^-24, and sign 1.",
+                expected="1000000000000011",
+                mistakes=(Mistake("0000000000000011", "Subnormal numbers have a sign too."),),
             ),
         ),
     ),
@@ -459,6 +466,70 @@ EXERCISES = (
                  expected="large"),
             Case("nothing fits", ({"a": 2**31}, 1.0), "Nothing fits: return None.", expected=None),
             Case("no models", ({}, 1.0), "Nothing there, nothing fits: return None.", expected=None),
+        ),
+    ),
+    Exercise(
+        "3.7",
+        "read a checkpoint's header",
+        tensor_bytes,
+        level="core",
+        difficulty=3,
+        importance=4,
+        minutes=15,
+        hints=(
+            "How does a program know where the header ends? The first 8 bytes say so.",
+            "Make a whole number of the first 8 bytes, the lowest byte first; decode as many bytes after them "
+            "as JSON; leave out the metadata; for each tensor take the distance of its two offsets.",
+        ),
+        lesson="Where this goes wrong",
+        cases=(
+            Case(
+                "two tensors",
+                (TWO_TENSORS,),
+                "12 values of 2 bytes are 24, 3 values of 4 bytes are 12: the end of each tensor minus its start.",
+                expected={"weight": 24, "bias": 12},
+                mistakes=(
+                    Mistake({"weight": 24, "bias": 36}, "That is where each tensor ends: subtract where it starts."),
+                    Mistake({"weight": 12, "bias": 3}, "Those are numbers of values: bytes are asked for, the distance of the offsets."),
+                    Mistake({"weight": 48, "bias": 12}, "Not every value has 4 bytes: take the distance of the offsets."),
+                    Mistake(36, "One number for each tensor, by its name: the sum comes later."),
+                    Mistake({"weight": [0, 24], "bias": [24, 36]}, "Those are the offsets: their distance is asked for."),
+                    Mistake(
+                        lambda got: isinstance(got, ValueError | OverflowError | MemoryError),
+                        "The first 8 bytes are the length of the header, the lowest byte first (little-endian); the JSON "
+                        "follows and is exactly so long.",
+                    ),
+                ),
+            ),
+            Case(
+                "a file with metadata",
+                (safetensors_file({"w": ("BF16", [5], 10)}, {"format": "pt"}),),
+                "__metadata__ holds texts about the file and is no tensor: leave it out.",
+                expected={"w": 10},
+                mistakes=(
+                    Mistake(lambda got: isinstance(got, KeyError | TypeError), "__metadata__ is no tensor and has no offsets: leave it out."),
+                    Mistake({"w": 10, "__metadata__": 0}, "__metadata__ is no tensor: leave it out."),
+                ),
+            ),
+            Case(
+                "only the beginning of a file",
+                (TWO_TENSORS[:-20],),
+                "The header is enough: the data may be cut off.",
+                expected={"weight": 24, "bias": 12},
+            ),
+            Case(
+                "packed weights, and a tensor without values",
+                (safetensors_file({"packed": ("U32", [4], 16), "none": ("F32", [0, 7], 0)}),),
+                "Whatever lies in a word, its bytes are the distance of the offsets; nothing takes 0 bytes.",
+                expected={"packed": 16, "none": 0},
+                mistakes=(Mistake({"packed": 16}, "A tensor without values is there too, with 0 bytes."),),
+            ),
+            Case(
+                "a long header",
+                (safetensors_file(LONG),),
+                "The length takes all 8 bytes, not one.",
+            ),
+            Case("no tensors", (safetensors_file({}),), "No tensors: an empty dictionary.", expected={}),
         ),
     ),
 )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from statistics import NormalDist
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -14,18 +15,26 @@ from onegpu.exercises.exercise import Case, Exercise, Mistake
 
 EIGHT = torch.tensor([1.2, -0.5, -4.3, 1.2, -3.1, 0.8, 2.4, 5.4])
 NF4 = quantization.table("nf4")
+NORMAL = torch.randn(64, 128, generator=torch.Generator().manual_seed(0))
+HEAVY = torch.where(torch.arange(64 * 128).view(64, 128) % 500 == 7, 10.0, 1.0) * NORMAL.flip(0) / 30
 
 
-def quantize_absmax(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Int8 codes of `x`, and its absmax."""
-    q = quantization.quantize_absmax(x)
-    return q.codes, q.scales[0]
+def bits_needed(x: torch.Tensor, tolerance: float) -> int | None:
+    """The fewest bits, 2 to 16, with which absmax quantization of `x` is off by `tolerance` at most."""
+    absmax = float(x.abs().max())
+    for bits in range(2, 17):
+        if absmax / (2 ** (bits - 1) - 1) / 2 <= tolerance:
+            return bits
+    return None
 
 
-def quantize_zeropoint(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, int]:
-    """Int8 codes of `x` between its smallest and largest value, the scale, and the zero point."""
-    q = quantization.quantize_zeropoint(x)
-    return q.codes, q.scales[0], int(q.zero_points[0])
+def quantize_minmax(x: torch.Tensor, blocksize: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """4-bit codes between each block's minimum and maximum, the minimum, and the step."""
+    blocks = x.reshape(-1, blocksize)
+    minimum = blocks.amin(1)
+    step = (blocks.amax(1) - minimum) / 15
+    codes = torch.round((blocks - minimum[:, None]) / torch.where(step > 0, step, 1.0)[:, None])
+    return codes.to(torch.uint8).view(x.shape), minimum, step
 
 
 def quantize_blockwise(x: torch.Tensor, blocksize: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -58,16 +67,115 @@ def pack(codes: torch.Tensor) -> torch.Tensor:
     return quantization.pack_4bit(codes)
 
 
-def bits_per_value(bits: int, blocksize: int, scale_bits: int, second_blocksize: int) -> float:
-    """Bits a value takes with its share of the scales, and of the scales' scales."""
-    scales = scale_bits / blocksize
-    return bits + scales + (32 / (blocksize * second_blocksize) if second_blocksize else 0.0)
+def perplexity(model: Any, ids: torch.Tensor) -> float:
+    """How unsure a model is of each next token of `ids`, of shape (1, tokens)."""
+    return quantization.perplexity(model, ids).value
+
+
+def my_format(weight: torch.Tensor) -> tuple[list[torch.Tensor], torch.Tensor]:
+    """NF4 in blocks of 32 with scales in 16 bits: the tensors to store, and the weights that come out of them."""
+    q = quantization.quantize_4bit(weight, "nf4", 32)
+    scales = q.scales.half()
+    levels = NF4[quantization.unpack_4bit(q.codes, weight.numel()).long()].view(-1, 32)
+    return [q.codes, scales], (levels * scales.float()[:, None]).view(weight.shape)
 
 
 def split_outliers(x: torch.Tensor, threshold: float) -> tuple[list[int], torch.Tensor, torch.Tensor]:
     """Outlier columns of `x`, int8 codes of the rest, and each row's absmax below the threshold."""
     split = quantization.split_outliers(x, threshold)
     return split.columns.tolist(), split.quantized.codes, split.quantized.scales
+
+
+class Told:
+    """A model whose logits are given: (tokens, vocabulary), for whatever it is asked."""
+
+    def __init__(self, probabilities: torch.Tensor) -> None:
+        self.logits = probabilities.log()[None]
+
+    def __call__(self, input_ids: torch.Tensor, **_: Any) -> SimpleNamespace:
+        return SimpleNamespace(logits=self.logits[:, : input_ids.shape[1]])
+
+
+def _told() -> tuple[Told, torch.Tensor]:
+    # The token after position t is given 1/2, 1/4, 1/8; the token *at* position t is given 1/16 throughout.
+    rows = [
+        [1 / 16, 1 / 2, 1 / 4, 3 / 16],
+        [1 / 4, 1 / 16, 1 / 4, 7 / 16],
+        [1 / 8, 9 / 16, 1 / 16, 1 / 4],
+        [1 / 16, 1 / 8, 1 / 8, 11 / 16],
+    ]
+    return Told(torch.tensor(rows)), torch.tensor([[0, 1, 2, 0]])
+
+
+def _knows_nothing() -> tuple[Told, torch.Tensor]:
+    return Told(torch.full((6, 50), 1 / 50)), torch.tensor([[3, 1, 4, 1, 5, 9]])
+
+
+def _tiny() -> tuple[Any, torch.Tensor]:
+    from onegpu.models import tiny_model
+
+    return tiny_model(), torch.arange(5, 25)[None]
+
+
+def _is_about(value: float):
+    return lambda got: abs(float(got) - value) < 1e-3 * abs(value)
+
+
+BITS_ALLOWED = 4.5
+LOUDEST_DB = 15.0
+
+
+def _format_differs(got: Any, _: Any, weight: torch.Tensor) -> str | None:
+    """What is wrong with a learner's own format: a property, not a value."""
+    if not (isinstance(got, tuple | list) and len(got) == 2 and isinstance(got[1], torch.Tensor)):
+        return "expected two things: a list of the tensors to store, and the restored weight"
+    stored, restored = got
+    if isinstance(stored, torch.Tensor) or not all(isinstance(part, torch.Tensor) for part in stored):
+        return "the first part is no list of tensors"
+    if restored.shape != weight.shape:
+        return f"restored has the shape {tuple(restored.shape)}, the weight {tuple(weight.shape)}"
+    if not restored.isfinite().all():
+        return "restored holds NaN or infinity"
+    bits = 8 * sum(part.nbytes for part in stored) / weight.numel()
+    if bits > BITS_ALLOWED:
+        return f"what is stored takes {bits:.3g} bits a weight, at most {BITS_ALLOWED:g} are allowed"
+    if not weight.any():
+        return "zeros don't come back as zeros" if restored.any() else None
+    decibels = quantization.quantization_error(weight, restored.to(weight.dtype)).sqnr_db
+    if decibels > 20 * math.log10(2) * bits:
+        return (
+            f"the error is smaller ({decibels:.1f} dB) than {bits:.3g} bits a weight can make it "
+            f"({20 * math.log10(2) * bits:.1f} dB): restored doesn't come out of what is stored alone"
+        )
+    return f"the error is too large ({decibels:.1f} dB)" if decibels < LOUDEST_DB else None
+
+
+def _format_case(name: str, weight: torch.Tensor, hint: str) -> Case:
+    return Case(
+        name,
+        (weight,),
+        hint,
+        compare=lambda got, expected: _format_differs(got, expected, weight),
+        mistakes=(
+            Mistake(
+                lambda got: 8 * sum(part.nbytes for part in got[0]) / weight.numel() > BITS_ALLOWED,
+                "Count what is stored: codes two to a byte (pack), and the scales in as few bytes as they need.",
+            ),
+            Mistake(
+                lambda got: not got[1].isfinite().all() or (not weight.any() and got[1].any()),
+                "A block of zeros comes back as zeros: guard the division.",
+            ),
+            Mistake(lambda got: got[1].shape != weight.shape, "Undo the blocks: restored has the weight's shape."),
+            Mistake(
+                lambda got: "alone" in str(_format_differs(got, None, weight)),
+                "Restore from the stored tensors and nothing else.",
+            ),
+            Mistake(
+                lambda got: "too large" in str(_format_differs(got, None, weight)),
+                "Compare restored with the weight block by block: are scale and level those of the same value?",
+            ),
+        ),
+    )  # fmt: skip
 
 
 def codes_are(*expected: Any):
@@ -89,6 +197,13 @@ def second_absmax(*expected: float):
     return lambda got: torch.allclose(got[2], torch.tensor(expected), 1e-4)
 
 
+def third_is(expected: Any):
+    """A mistake that gives this as the third part of the result, about."""
+    return lambda got: torch.allclose(
+        torch.as_tensor(got[2]).float().reshape(-1), torch.tensor(expected), 1e-4
+    )
+
+
 def has_nan(got: Sequence[Any]) -> bool:
     """Whether a float anywhere in the result is NaN."""
     return any(
@@ -101,171 +216,144 @@ def has_nan(got: Sequence[Any]) -> bool:
 EXERCISES = (
     Exercise(
         "4.1",
-        "one scale for all",
-        quantize_absmax,
-        level="core",
+        "how many bits it takes",
+        bits_needed,
+        level="warm-up",
         difficulty=2,
-        importance=5,
-        minutes=12,
+        importance=4,
+        minutes=10,
         hints=(
-            "One number decides the whole scale. Which one, and what if it is 0?",
-            "Take the largest magnitude. If it is 0, all codes are 0. Else divide by it, multiply by "
-            "127, round to the nearest, and only then convert to int8.",
+            "How far off can a value be at most, if the largest magnitude and the bits are known?",
+            "Half a step is the most that rounding can lose, and a step is absmax over the largest code, "
+            "2^(bits-1) - 1. Try bits from 2 to 16 and return the first that keeps the promise.",
         ),
         lesson="One byte for a number",
         cases=(
             Case(
-                "eight numbers",
-                (EIGHT,),
-                "Divide by the largest magnitude, multiply by 127, round to the nearest whole number, store as int8.",
-                expected=(
-                    torch.tensor([28, -12, -101, 28, -73, 19, 56, 127], dtype=torch.int8),
-                    torch.tensor(5.4),
-                ),
+                "eight numbers to within 0.025",
+                (EIGHT, 0.025),
+                "With 8 bits a step is 5.4 / 127 = 0.0425 and half of it 0.0213; with 7 bits half a step is 0.0429.",
+                expected=8,
                 mistakes=(
-                    Mistake(
-                        codes_are(28, -12, -102, 28, -73, 19, 57, -128),
-                        "Multiplied by 128: the largest code would be 128, which int8 doesn't have, and it wrapped to -128. "
-                        "Symmetric codes reach from -127 to 127.",
-                    ),
-                    Mistake(
-                        codes_are(28, -11, -101, 28, -72, 18, 56, 127),
-                        "Cut off, not rounded: .to(torch.int8) drops the fraction. Call torch.round first.",
-                    ),
-                    Mistake(
-                        codes_are(28, -12, -102, 28, -73, 18, 56, 127),
-                        "Rounded down: use torch.round, which goes to the nearest.",
-                    ),
-                    Mistake(second_is(5.4 / 127), "The second result is absmax itself, 5.4, not absmax / 127."),
-                    Mistake(second_is(127 / 5.4), "The second result is absmax itself, 5.4, not the factor 127 / absmax."),
-                    Mistake(
-                        lambda got: got[0].min() >= 0,
-                        "The signs are lost: take the magnitude for absmax only, not for the codes.",
-                    ),
+                    Mistake(9, "No value loses more than half a step: here a whole step was compared."),
+                    Mistake(7, "The largest code of b bits is 2^(b-1) - 1: with 7 bits 63, not 127."),
+                    Mistake(0.0425, "That is a step: the number of bits was asked for."),
                 ),
             ),
             Case(
                 "the largest magnitude is negative",
-                (torch.tensor([-3.0, 1.0, 0.5]),),
-                "absmax is the largest magnitude: 3.",
-                expected=(torch.tensor([-127, 42, 21], dtype=torch.int8), torch.tensor(3.0)),
-                mistakes=(
-                    Mistake(second_is(1.0), "The largest value is 1, the largest magnitude 3: take abs() before max()."),
-                ),
+                (torch.tensor([-3.0, 1.0, 0.5]), 0.25),
+                "absmax is 3: with 4 bits half a step is 3 / 7 / 2 = 0.214, with 3 bits 0.5.",
+                expected=4,
+                mistakes=(Mistake(3, "absmax is the largest magnitude, 3: take abs() before max()."),),
             ),
             Case(
-                "a matrix",
-                (torch.tensor([[1.0, -2.0], [4.0, 0.0]]),),
-                "One scale for the whole tensor, codes in its shape.",
-                mistakes=(
-                    Mistake(
-                        lambda got: got[1].dim() == 1,
-                        "One absmax for each row or column: here the whole tensor shares one, a tensor without dimensions.",
-                    ),
-                    Mistake(lambda got: got[0].dim() == 1, "The codes have the shape of x."),
-                ),
+                "exactly",
+                (torch.tensor([7.0, 3.5]), 0.5),
+                "With 4 bits a step is 1 and half of it 0.5: exactly the tolerance is allowed.",
+                expected=4,
+                mistakes=(Mistake(5, "Off by exactly the tolerance is allowed: <=, not <."),),
             ),
             Case(
-                "all zeros",
-                (torch.zeros(4),),
-                "A tensor of zeros has absmax 0 and codes 0.",
-                atol=0.0,
+                "a promise, not luck",
+                (torch.tensor([127.0, 3.0, 64.0]), 0.4),
+                "With 8 bits these three happen to lose nothing, but half a step is 0.5: 9 bits keep the promise for any "
+                "values up to 127.",
+                expected=9,
+                mistakes=(Mistake(8, "These values happen to lie on the ticks. Asked is what no value can exceed: half a step."),),
+            ),
+            Case(
+                "a matrix of zeros",
+                (torch.zeros(2, 3), 0.1),
+                "Zeros lose nothing with any number of bits: the fewest are 2.",
+                expected=2,
+            ),
+            Case(
+                "a hair too little",
+                (EIGHT, 0.0212),
+                "With 8 bits half a step is 5.4 / 127 / 2 = 0.02126, a little more than 0.0212: 9 bits.",
+                expected=9,
+                mistakes=(Mistake(8, "The largest code of 8 bits is 127, not 128: half a step is 0.02126."),),
+            ),
+            Case(
+                "all 16 bits",
+                (torch.tensor([1000.0, 0.5]), 0.016),
+                "With 16 bits half a step is 1000 / 32767 / 2 = 0.01526, with 15 bits 0.0305.",
+                expected=16,
+                mistakes=(Mistake(None, "16 bits are allowed, and they do."),),
+            ),
+            Case(
+                "more than 16 bits",
+                (torch.tensor([1000.0, 0.001]), 0.008),
+                "With 16 bits half a step is 0.01526: not enough. 17 bits would do, but 16 are the most: None.",
+                expected=None,
                 mistakes=(
-                    Mistake(has_nan, "0 / 0 is NaN: treat absmax 0 apart."),
-                    Mistake(
-                        lambda got: got[1] > 0,
-                        "absmax of zeros is 0: guard the division, but return what the tensor has.",
-                    ),
+                    Mistake(16, "16 bits don't reach the tolerance: return None."),
+                    Mistake(lambda got: isinstance(got, int) and got > 16, "Only up to 16 bits: return None beyond."),
                 ),
             ),
         ),
     ),
     Exercise(
         "4.2",
-        "a zero point",
-        quantize_zeropoint,
+        "minimum and step in each block",
+        quantize_minmax,
         level="core",
-        difficulty=4,
-        importance=3,
+        difficulty=3,
+        importance=4,
         minutes=20,
         hints=(
-            "Do the formulas on paper for [0, 1, 2.55]. Where must 0 land, and where the largest "
-            "value?",
-            "Low and high from the data, both pulled to include 0. Scale from their distance. The "
-            "zero point is where 0 lands, rounded. Codes are values in steps, rounded, moved by the "
-            "zero point, and kept inside int8's range before they become int8.",
+            "What does code 0 stand for here, and what does code 15?",
+            "Rows of blocksize values; each row's minimum; the step is the row's range over 15. A code is how many steps a "
+            "value lies above its row's minimum, rounded. Where the range is 0, divide by anything else. Codes go back into "
+            "x's shape as uint8.",
         ),
         lesson="When all values lie on one side",
         cases=(
             Case(
-                "from zero up",
-                (torch.tensor([0.0, 1.0, 2.55]),),
-                "scale = (high - low) / 255, zero_point = round(-128 - low / scale), code = round(x / scale) + zero_point.",
-                expected=(torch.tensor([-128, -28, 127], dtype=torch.int8), torch.tensor(0.01), -128),
-                mistakes=(
-                    Mistake(
-                        lambda got: got[0].tolist()[0] == 0 and got[2] == 0,
-                        "Codes from 0 to 127 waste half of int8: the zero point moves the smallest value to -128.",
-                    ),
-                    Mistake(
-                        second_is(2.55 / 256),
-                        "256 codes have 255 steps between them: scale = (high - low) / 255.",
-                    ),
-                    Mistake(
-                        lambda got: got[0].dtype == torch.int8 and got[0].tolist()[:1] == [0] and got[0].tolist()[1] == 100,
-                        "Codes from 0 to 255 don't fit int8: the smallest is -128.",
-                    ),
+                "two blocks",
+                (torch.tensor([0.0, 15.0, 3.0, 7.6, -1.0, 0.52, 2.0, 1.0]), 4),
+                "The first block goes from 0 to 15 in steps of 1, the second from -1 to 2 in steps of 0.2.",
+                expected=(
+                    torch.tensor([0, 15, 3, 8, 0, 8, 15, 10], dtype=torch.uint8),
+                    torch.tensor([0.0, -1.0]),
+                    torch.tensor([1.0, 0.2]),
                 ),
-            ),
-            Case(
-                "both signs",
-                (torch.tensor([-1.0, 0.5, 3.03]),),
-                "low = -1, high = 3.03: scale 4.03 / 255, zero point round(-128 + 63.28) = -65.",
                 mistakes=(
-                    Mistake(second_is(3.03 / 127), "That is the symmetric scale: here the range is high - low."),
-                    Mistake(lambda got: got[2] == -191, "The sign of low is turned: zero_point = round(-128 - low / scale)."),
+                    Mistake(lambda got: len(got[1]) == 1, "Minimum and step belong to a block, not to the whole tensor."),
+                    Mistake(third_is([15 / 16, 3 / 16]), "16 codes have 15 steps between them."),
+                    Mistake(third_is([15 / 7, 2 / 7]), "That is the symmetric step: here the block's minimum is code 0."),
+                    Mistake(lambda got: got[0].tolist()[3] == 7, "Cut off, not rounded: 7.6 steps are code 8."),
+                    Mistake(lambda got: got[0].dim() == 2, "The codes have the shape of x: undo the blocks."),
+                    Mistake(second_is([15.0, 2.0]), "The second result is the minimum, not the maximum."),
                 ),
             ),
             Case(
                 "far from zero",
-                (torch.tensor([10.5, 11.0, 12.5, 14.0]),),
-                "The range always contains 0: low = min(0, smallest), high = max(0, largest). So low is 0 here.",
-                mistakes=(
-                    Mistake(
-                        second_is(3.5 / 255),
-                        "The range must contain 0: low = min(0, smallest). Otherwise the zero point is -893, no code, and "
-                        "clamping it shifts every value (llm-awq#193).",
-                    ),
+                (torch.tensor([10.5, 11.0, 12.5, 14.0, 11.5, 13.0]), 6),
+                "Nothing here has to contain 0: the minimum is 10.5 and the step 3.5 / 15.",
+                mistakes=(Mistake(second_is([0.0]), "The range was stretched to 0, which this format doesn't need: it stores the minimum."),),
+            ),
+            Case(
+                "blocks run across rows",
+                (torch.tensor([[0.0, 30.0, 4.0], [9.0, 7.0, 6.0]]), 2),
+                "Blocks follow the values in memory order: the second holds the 4 of row 0 and the 9 of row 1.",
+                expected=(
+                    torch.tensor([[0, 15, 0], [15, 15, 0]], dtype=torch.uint8),
+                    torch.tensor([0.0, 4.0, 6.0]),
+                    torch.tensor([2.0, 1 / 3, 1 / 15]),
                 ),
             ),
             Case(
-                "all negative",
-                (torch.tensor([-2.0, -1.5, -0.3]),),
-                "The range always contains 0: high = max(0, largest) is 0, so 0 has code 127.",
-                mistakes=(
-                    Mistake(second_is(1.7 / 255), "The range must contain 0 on this side too: high = max(0, largest)."),
+                "a block of equal values",
+                (torch.tensor([3.0, 3.0, 3.0, 1.0, 2.0, 4.0]), 3),
+                "Equal values have step 0 and codes 0: the minimum is the value.",
+                expected=(
+                    torch.tensor([0, 0, 0, 0, 5, 15], dtype=torch.uint8),
+                    torch.tensor([3.0, 1.0]),
+                    torch.tensor([0.0, 0.2]),
                 ),
-            ),
-
-            Case(
-                "a largest value that rounds up twice",
-                (torch.tensor([-1.5, 0.0, 253.5]),),
-                "scale 1, zero point -126: 253.5 rounds to 254, and 254 - 126 = 128 is no int8. Keep codes within -128 and "
-                "127 before you convert.",
-                expected=(torch.tensor([-128, -126, 127], dtype=torch.int8), torch.tensor(1.0), -126),
-                mistakes=(
-                    Mistake(
-                        codes_are(-128, -126, -128),
-                        "The largest value has the smallest code: 128 wrapped to -128. Keep codes within -128 and 127 "
-                        "before you convert to int8.",
-                    ),
-                ),
-            ),
-            Case(
-                "all zeros",
-                (torch.zeros(3),),
-                "Zeros have scale 0, zero point 0 and codes 0: there is nothing to divide by.",
-                mistakes=(Mistake(has_nan, "0 / 0 is NaN: treat scale 0 apart."),),
+                mistakes=(Mistake(lambda got: got[2].tolist()[0] != 0, "The step of equal values is 0: guard the division, return what the block has."),),
             ),
         ),
     ),
@@ -278,7 +366,7 @@ EXERCISES = (
         importance=5,
         minutes=15,
         hints=(
-            "You have 4.1. What do you call it on?",
+            "The lesson's function needs whole blocks. What is different about the last one?",
             "Flatten in memory order and cut into pieces of blocksize, the last as short as it is. "
             "Quantize each piece for itself, join the codes and bring them into x's shape; collect "
             "one absmax a piece.",
@@ -504,46 +592,40 @@ Mistake(lambda got: got.tolist() == [15, 0, 7, 12], "Right codes, as the wrong d
     ),
     Exercise(
         "4.7",
-        "what a value costs",
-        bits_per_value,
-        level="warm-up",
-        difficulty=2,
-        importance=4,
-        minutes=8,
+        "perplexity",
+        perplexity,
+        level="core",
+        difficulty=3,
+        importance=5,
+        minutes=15,
         hints=(
-            "Spread a scale's bits over the values that share it.",
-            "The value's own bits, plus a block's scale divided by the block. With a second level, 32"
-            " more bits divided by all the values that share them.",
+            "The logits at position t are the model's guess about which token?",
+            "Leave out the last position's logits and the first token; cross-entropy of the rest, mean over "
+            "the tokens; e to that, as a Python float.",
         ),
-        lesson="What a block takes in memory",
+        lesson="What it does to the model",
         cases=(
             Case(
-                "NF4",
-                (4, 64, 32, 0),
-                "64 values share a scale of 32 bits: half a bit each.",
-                expected=4.5,
+                "four tokens",
+                _told,
+                "The next tokens are given 1/2, 1/4 and 1/8. The mean loss is ln 64 / 3 = ln 4, so the perplexity is 4.",
+                expected=4.0,
                 mistakes=(
-                    Mistake(36.0, "A scale for every value? 64 values share one."),
-                    Mistake(4.0, "The scales take room too: 32 bits for every 64 values."),
-                    Mistake(6.0, "64 values share 32 bits: 32 / 64, not 64 / 32."),
-                    Mistake(288.0, "That is the block: divide by its number of values."),
-                    Mistake(0.5625, "Those are bytes: the answer is in bits."),
+                    Mistake(_is_about(16.0), "Logits at position t are about token t + 1: here they were compared with token t."),
+                    Mistake(_is_about(math.log(4)), "That is the mean loss: perplexity is e to it."),
+                    Mistake(_is_about(64.0), "The mean over the tokens, not the sum, before e."),
+                    Mistake(_is_about(2 ** math.log(4)), "The loss is in nats: e to it, not 2."),
+                    Mistake(_is_about(3 / (7 / 8)), "The mean of the logarithms, not the logarithm of the mean."),
+                    Mistake(_is_about(14 / 3), "Each token's own e to the loss was averaged: take the mean of the losses first."),
                 ),
             ),
-            Case("int8", (8, 128, 32, 0), "8 + 32 / 128.", expected=8.25,
-                 mistakes=(Mistake(8.5, "The block size is a parameter: 128 here."),)),
             Case(
-                "double quantization",
-                (4, 64, 8, 256),
-                "Scales take 8 bits, and 256 of them share one of 32 bits: 4 + 8 / 64 + 32 / (64 x 256).",
-                expected=4.126953125,
-                mistakes=(
-                    Mistake(4.125, "The second level is missing: 32 bits for every 256 scales, so for every 64 x 256 values."),
-                    Mistake(4.25, "One second-level scale covers 256 scales of 64 values each: 32 / (64 x 256), not 32 / 256."),
-                    Mistake(lambda got: abs(got - 4.625) < 0.01, "Scales take scale_bits = 8 here, in place of 32."),
-                ),
+                "a model that knows nothing",
+                _knows_nothing,
+                "50 equally likely tokens: perplexity 50.",
+                expected=50.0,
             ),
-            Case("nvfp4", (4, 16, 8, 0), "4 + 8 / 16: 4.5 bits, 9 / 16 of a byte.", expected=4.5),
+            Case("a tiny Llama", _tiny, "As onegpu.quantization.perplexity computes it.", rtol=1e-4),
         ),
     ),
     Exercise(
@@ -618,5 +700,27 @@ Mistake(lambda got: list(got[0]) == [1, 0], "The columns in ascending order, ple
             Case("a row of zeros", (torch.tensor([[0.0, 0.0], [1.0, -4.0]]), 3.5), "A row of zeros has absmax 0 and codes 0; 4 is over the threshold here.",
                  mistakes=(Mistake(has_nan, "0 / 0 is NaN: treat rows with absmax 0 apart."),)),
         ),
+    ),
+    Exercise(
+        "4.9",
+        "a format of your own",
+        my_format,
+        level="stretch",
+        difficulty=5,
+        importance=3,
+        minutes=60,
+        hints=(
+            "NF4 spends 4 bits on where and half a bit on how large. Would you divide them otherwise?",
+            "Begin with what works: blocks, absmax, nearest level, pack; store codes and scales. Then change one "
+            "thing at a time: scales in 16 bits and smaller blocks, levels fitted to the weights, the outlier's sign "
+            "in the scale.",
+        ),
+        lesson="Where should sixteen levels lie?",
+        cases=(
+            _format_case("normal weights", NORMAL, "Stored and restored: shapes, bits, error."),
+            _format_case("weights with outliers", HEAVY, "One weight in 500 is ten times as large: blocks confine it."),
+            _format_case("zeros", torch.zeros(64, 128), "A layer of zeros comes back as zeros."),
+        ),
+        time_limit_s=60.0,
     ),
 )  # fmt: skip

@@ -16,8 +16,8 @@ from onegpu.exercises import Case, Exercise
 
 NAME = "an input that the lab doesn't show"
 HOW_MANY = 2
-WITHOUT = frozenset({"7.7"})
-"""Exercises without parameters: nothing can be drawn for them."""
+WITHOUT = frozenset({"4.9", "7.7"})
+"""Exercises without parameters, or judged by a property of their own input: nothing can be drawn for them."""
 
 _WORDS = [
     "amber",
@@ -117,10 +117,31 @@ def _prompts(r: Random) -> tuple:
     return train, evaluation
 
 
-def _bits(r: Random) -> tuple:
+def _held(r: Random) -> tuple:
+    """A number that fp16 or bf16 holds, and the format's widths."""
     exponent, mantissa = r.choice(((5, 10), (8, 7)))
     field = r.randrange(1, 2**exponent - 1)
-    return f"{r.randrange(2)}{field:0{exponent}b}{r.randrange(2**mantissa):0{mantissa}b}", exponent
+    size = (1 + r.randrange(2**mantissa) / 2**mantissa) * 2.0 ** (field - 2 ** (exponent - 1) + 1)
+    return r.choice((-1, 1)) * size, exponent, mantissa
+
+
+def _checkpoint(r: Random) -> tuple:
+    from onegpu.exercises.dtype_sizing import safetensors_file
+
+    return (
+        safetensors_file({word: ("F16", [n := r.randint(1, 90)], 2 * n) for word in r.sample(_WORDS, 4)}),
+    )
+
+
+def _told(r: Random) -> tuple:
+    import torch
+
+    from onegpu.exercises.quantization import Told
+
+    tokens = r.randint(4, 9)
+    odds = torch.tensor([[r.uniform(0.1, 1) for _ in range(12)] for _ in range(tokens)])
+    ids = torch.tensor([[r.randrange(12) for _ in range(tokens)]])
+    return Told(odds / odds.sum(1, keepdim=True)), ids
 
 
 def _layers(r: Random) -> Any:
@@ -147,12 +168,6 @@ def _outliers(r: Random) -> tuple:
     x = _floats(r, 3, 4, scale=1.0).clamp(-4, 4)
     x[:, r.randrange(4)] = _floats(r, 3).abs() + 7
     return x, 6.0
-
-
-def _quantized(r: Random) -> tuple:
-    x = _floats(r, r.randint(5, 9))
-    x[0], x[1] = -r.uniform(2, 5), r.uniform(2, 5)
-    return (x,)
 
 
 def _nearest(r: Random) -> tuple:
@@ -285,7 +300,7 @@ _DRAWS: dict[str, Callable[[Random], tuple]] = {
     "2.4": lambda r: ([(_text(r, r.randint(1, 3)), _text(r, r.randint(1, 3))) for _ in range(7)],),
     "2.5": _logits,
     "2.6": lambda r: (*(_floats(r, 4) for _ in range(4)), r.choice((0.05, 0.2, 0.5))),
-    "3.1": _bits,
+    "3.1": _held,
     "3.2": lambda r: _whole(r, (6, 8), (2, 23)),
     "3.3": lambda r: (r.uniform(-90, 90), r.choice((7, 10))),
     "3.4": lambda r: (_layers(r),),
@@ -297,18 +312,14 @@ _DRAWS: dict[str, Callable[[Random], tuple]] = {
         r.choice((8, 16, 32)),
     ),
     "3.6": lambda r: ({word: r.randint(2**30, 40 * 2**30) for word in r.sample(_WORDS, 6)}, r.uniform(8, 24)),
-    "4.1": _quantized,
-    "4.2": _quantized,
+    "3.7": _checkpoint,
+    "4.1": lambda r: (_floats(r, r.randint(5, 9)), r.uniform(0.001, 0.3)),
+    "4.2": lambda r: (_floats(r, 12), r.choice((3, 4, 6))),
     "4.3": lambda r: (_floats(r, 12), r.choice((3, 4, 5))),
     "4.4": lambda r: ((n := r.randint(2, 9)), n + 1, r.uniform(0.95, 0.98)),
     "4.5": _nearest,
     "4.6": _codes,
-    "4.7": lambda r: (
-        r.choice((2, 3, 4, 8)),
-        r.choice((32, 64, 128)),
-        r.choice((8, 16, 32)),
-        r.choice((0, 128, 256)),
-    ),
+    "4.7": _told,
     "4.8": _outliers,
     "5.1": lambda r: (r.randint(1000, 10**9), r.choice((2, 4)), r.choice(("adamw", "adamw_8bit", "sgd"))),
     "5.2": lambda r: (64 * 256 * r.randint(10, 9999), r.randint(10, 10**8), r.random() < 0.5),

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from statistics import NormalDist
 
 import numpy as np
 import torch
@@ -280,39 +279,6 @@ def levels_and_weights(weight: torch.Tensor, name: str = "weights", blocksize: i
         f"Equal steps spend levels on the rare ends: int4's take {a:.0f} to {b:.0f} % of the weights each, NF4's {c:.0f} "
         f"to {d:.0f} %. Equal use would be {100 / 16:g} %.",
     )
-
-
-def normal_quantiles() -> Figure:
-    """Draw the normal distribution cut where NF4's levels lie, beside 15 equally spaced levels.
-
-    Examples
-    --------
-    >>> len(normal_quantiles().axes[0].collections) >= 2
-    True
-    """
-    made, axes = figure(
-        "NF4: levels where the weights are", "weight over the block's absmax", "frequency of weights"
-    )
-    reach = NormalDist().inv_cdf(0.9677083)
-    grid = np.linspace(-1.15, 1.15, 400)
-    density = np.exp(-((grid * reach) ** 2) / 2)
-    axes.fill_between(grid, density, color=COLOURS[4], alpha=0.6, linewidth=0)
-    levels = np.array(nf4_codebook())
-    axes.vlines(
-        levels,
-        0,
-        np.exp(-((levels * reach) ** 2) / 2),
-        color=COLOURS[0],
-        linewidth=2,
-        label="16 levels of NF4",
-    )
-    axes.vlines(
-        np.linspace(-1, 1, 15), -0.16, -0.06, color=COLOURS[1], linewidth=2, label="15 equal steps of int4"
-    )
-    axes.set_ylim(-0.2, 1.12)
-    axes.set_yticks([])
-    axes.legend(loc="upper right", fontsize=9)
-    return made
 
 
 def layer_errors(rows: Sequence[LayerError], kind: str, weights: str) -> Figure:

@@ -6,6 +6,7 @@ import shlex
 from typing import Annotated
 
 import typer
+from click.core import ParameterSource
 
 from onegpu.cli.app import app
 from onegpu.cli.options import JsonFile, check_writable, parse_settings, write_json
@@ -13,6 +14,7 @@ from onegpu.cli.options import JsonFile, check_writable, parse_settings, write_j
 
 @app.command()
 def finetune(
+    context: typer.Context,
     model: Annotated[str, typer.Option(help="Catalogue name, hub id or local folder.")] = "smollm2-135m",
     data: Annotated[
         list[str],
@@ -40,6 +42,10 @@ def finetune(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Throw away an earlier run in --output-dir.")
     ] = False,
+    config_file: Annotated[
+        Path | None,
+        typer.Option("--config", help="Settings from a YAML or JSON file; options on the line come first."),
+    ] = None,
     json_file: JsonFile = None,
     settings: Annotated[
         list[str],
@@ -52,6 +58,13 @@ def finetune(
     """Fine-tune with QLoRA, evaluate before and after, save the adapter, print a report."""
     changes = {"model": model, **sources(data, share, eval_data), "output_dir": output_dir}
     check_writable(json_file)
+    if config_file is not None:
+        from onegpu.qlora_finetune.config_file import read_config_file
+
+        given = [
+            name for name in changes if context.get_parameter_source(name) is not ParameterSource.DEFAULT
+        ]
+        changes = changes | read_config_file(config_file) | {name: changes[name] for name in given}
     from onegpu.qlora_finetune import FinetuneConfig
     from onegpu.qlora_finetune import finetune as run
 

@@ -41,6 +41,25 @@ def example_of(row: dict[str, Any], task: Task, repairs: Sequence[str] = ()) -> 
     return mend(task.to_row(row), None, repairs, Counter())
 
 
+def sample_answers(
+    trainer: Any, tokenizer: Any, prepared: TrainingData, config: FinetuneConfig
+) -> list[dict[str, str]]:
+    """Answer the first held-out rows as the model stands now: question, answer and what was wanted."""
+    rows = prepared.raw_held_out[:SAMPLES]
+    if not rows:
+        return []
+    with trainer.accelerator.autocast():
+        answers = generate(
+            trainer.model, tokenizer, [example_of(row, prepared.task, config.repairs) for row in rows],
+            max_new_tokens=config.max_new_tokens, is_hopeless=prepared.task.is_hopeless,
+        )  # fmt: skip
+    found = []
+    for row, answer in zip(rows, answers, strict=True):
+        *_, question, wanted = example_of(row, prepared.task, config.repairs).messages
+        found.append({"question": question["content"], "answer": answer, "wanted": wanted["content"]})
+    return found
+
+
 def samples(
     prepared: TrainingData, config: FinetuneConfig, before: Sequence[str], after: Sequence[str]
 ) -> tuple[dict[str, str], ...]:

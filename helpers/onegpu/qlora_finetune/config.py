@@ -25,6 +25,7 @@ _FREE_TO_CHANGE = {
     "save_total_limit",
     "generation_batch_size",
     "max_new_tokens",
+    "report_to",
 }
 
 
@@ -134,6 +135,9 @@ class FinetuneConfig:
         Held-out loss every so many steps. None: only before and after.
     save_steps, save_total_limit, logging_steps, seed
         As in ``transformers.TrainingArguments``.
+    report_to : str or list of str
+        As in ``transformers.TrainingArguments``: tensorboard, wandb, trackio ... ``log.jsonl`` in the output folder grows
+        in any case.
     eval_rows, generation_batch_size, max_new_tokens
         How many held-out rows are used, for the loss and for answers before and after (None: all), how many are answered
         at once, and how long an answer may get.
@@ -177,6 +181,7 @@ class FinetuneConfig:
     save_total_limit: int = 2
     logging_steps: int = 1
     seed: int = 0
+    report_to: str | tuple[str, ...] = "none"
     eval_rows: int | None = None
     generation_batch_size: int = 36
     max_new_tokens: int = 72
@@ -198,6 +203,8 @@ class FinetuneConfig:
             object.__setattr__(self, "learning_rate", 3e-3)
         if not self.output_dir:
             object.__setattr__(self, "output_dir", _folder_of(self.data, self.model))
+        if isinstance(self.report_to, list):
+            object.__setattr__(self, "report_to", tuple(self.report_to))
         if isinstance(self.repairs, str):
             object.__setattr__(self, "repairs", tuple(name for name in self.repairs.split(",") if name))
         if not self.data:

@@ -127,6 +127,8 @@ class FinetuneResult:
                 f"skipped   steps {list(self.skipped_steps)}: the fp16 scaler found its scale (expected)"
             )
         out += ["", "training loss", curve([loss for _, loss in self.losses]), ""]
+        if len(self.eval_losses) > 2:
+            out += ["held-out loss", curve([loss for _, loss in self.eval_losses]), ""]
         answered = f", {self.after.rows} answered" if 0 < self.after.rows != self.held_out_rows else ""
         head = f"held-out, {self.held_out_rows or self.after.rows} rows{answered}"
         out.append(f"{head:<24}{'before':>10}{'after':>10}")

@@ -16,7 +16,7 @@ from transformers import PrinterCallback
 from onegpu import models, runtime
 from onegpu.packed_training.self_check import use_row_layout
 from onegpu.qlora_finetune.adapters import attach_adapters, stored_as
-from onegpu.qlora_finetune.answers import evaluate, samples
+from onegpu.qlora_finetune.answers import evaluate, sample_answers, samples
 from onegpu.qlora_finetune.bases import base_of
 from onegpu.qlora_finetune.card import model_card
 from onegpu.qlora_finetune.config import CONFIG_FILE, FinetuneConfig
@@ -43,6 +43,7 @@ from onegpu.qlora_finetune.trainer import (
     Watch,
     training_arguments,
 )
+from onegpu.qlora_finetune.watching import check_reporters
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
@@ -131,6 +132,7 @@ def _how_to_go_on(folder: Path) -> str:
 
 def _finetune(config, resume, overwrite, say, loaded, on_step, stops) -> FinetuneResult:
     runtime.quiet()
+    check_reporters(config.report_to)
     output_dir = check_output_dir(config, resume, overwrite)
     with only_process(output_dir):
         if resume and is_finished(output_dir):
@@ -186,7 +188,12 @@ def _train(config, output_dir, resume, say, loaded, on_step, stops) -> FinetuneR
     say(f"self-check: {check}")
     trainer.remove_callback(PrinterCallback)  # its dictionaries would cut through the progress bar
     progress = Progress(trainer.meter)
-    for callback in (stops, StopOnNan(), progress, *([Watch(on_step)] if on_step else [])):
+    log = LogFile(
+        output_dir / LOG_FILE,
+        trainer.meter,
+        lambda: sample_answers(trainer, loaded.tokenizer, prepared, config),
+    )
+    for callback in (stops, StopOnNan(), log, progress, *([Watch(on_step)] if on_step else [])):
         trainer.add_callback(callback)
     if config.early_stopping_patience is not None:
         from transformers import EarlyStoppingCallback
@@ -195,6 +202,7 @@ def _train(config, output_dir, resume, say, loaded, on_step, stops) -> FinetuneR
 
     if not resume:
         start_output_dir(asked, fingerprints)
+        log.start()
     if prepared.train.bad_rows:
         lines = [
             json.dumps({"row": n, "problem": said}, ensure_ascii=False) for n, said in prepared.train.bad_rows

@@ -19,6 +19,7 @@ from transformers.trainer_callback import ExportableState, TrainerState
 
 from onegpu.packed_training.loss import supervised_loss
 from onegpu.packed_training.packing import collate_rows
+from onegpu.qlora_finetune.watching import check_reporters
 
 
 class PackedRows(torch.utils.data.Dataset):
@@ -232,6 +233,6 @@ def training_arguments(config, precision: str, output_dir: str, has_eval: bool) 
         dataloader_pin_memory=False,
         remove_unused_columns=False,
         label_names=["labels"],
-        report_to="none",
+        report_to=check_reporters(config.report_to) or "none",
         disable_tqdm=True,
     )

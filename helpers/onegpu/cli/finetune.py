@@ -6,7 +6,6 @@ import shlex
 from typing import Annotated
 
 import typer
-from click.core import ParameterSource
 
 from onegpu.cli.app import app
 from onegpu.cli.options import JsonFile, check_writable, parse_settings, write_json
@@ -61,9 +60,7 @@ def finetune(
     if config_file is not None:
         from onegpu.qlora_finetune.config_file import read_config_file
 
-        given = [
-            name for name in changes if context.get_parameter_source(name) is not ParameterSource.DEFAULT
-        ]
+        given = [name for name in changes if context.get_parameter_source(name).name != "DEFAULT"]
         changes = changes | read_config_file(config_file) | {name: changes[name] for name in given}
     from onegpu.qlora_finetune import FinetuneConfig
     from onegpu.qlora_finetune import finetune as run

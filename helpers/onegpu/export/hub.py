@@ -15,8 +15,9 @@ def check_login(repo_id: str) -> str:
     ValueError
         If not; the message says what to do.
     """
-    from huggingface_hub import HfApi, get_token, validate_repo_id
+    from huggingface_hub import HfApi, get_token
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+    from huggingface_hub.utils import validate_repo_id
 
     try:
         validate_repo_id(repo_id)

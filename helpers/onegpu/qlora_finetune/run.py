@@ -43,7 +43,7 @@ from onegpu.qlora_finetune.trainer import (
     Watch,
     training_arguments,
 )
-from onegpu.qlora_finetune.watching import check_reporters
+from onegpu.qlora_finetune.watching import LOG_FILE, LogFile, check_reporters
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 

@@ -6,7 +6,8 @@ import dataclasses
 import difflib
 import json
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
 from onegpu.qlora_finetune.config import FinetuneConfig
 
@@ -40,7 +41,8 @@ def read_config_file(path: str | Path) -> dict[str, Any]:
             near = difflib.get_close_matches(str(name), fields, n=1)
             hint = f"did you mean {near[0]}?" if near else f"expected some of {', '.join(fields)}"
             raise ValueError(f"{path}: there is no setting {name!r}: {hint}")
-    return {name: _typed(value, fields[name].default, f"{path}: {name}") for name, value in content.items()}
+    hints = get_type_hints(FinetuneConfig)
+    return {name: _typed(value, hints[name], f"{path}: {name}") for name, value in content.items()}
 
 
 def _yaml(text: str) -> Any:
@@ -52,15 +54,20 @@ def _yaml(text: str) -> Any:
         raise ValueError(str(error)) from None
 
 
-def _typed(value: Any, default: Any, where: str) -> Any:
-    wanted = type(default)
-    if wanted is float and isinstance(value, str):  # YAML 1.1 reads 3e-3 as text: it wants 3.0e-3
+def _typed(value: Any, hint: Any, where: str) -> Any:
+    kinds = {
+        get_origin(kind) or kind for kind in (get_args(hint) if get_origin(hint) is UnionType else (hint,))
+    }
+    if float in kinds and isinstance(value, str):  # YAML 1.1 reads 3e-3 as text: it wants 3.0e-3
         try:
             return float(value)
         except ValueError:
             raise ValueError(f"{where} is {value!r}, expected a number") from None
-    if wanted is float and isinstance(value, int) and not isinstance(value, bool):
+    if float in kinds and type(value) is int:
         return float(value)
-    if wanted in (bool, int, float) and type(value) is not wanted:
-        raise ValueError(f"{where} is {value!r}, expected {wanted.__name__}")
+    plain = kinds & {bool, int, float}
+    if plain and type(value) not in kinds:
+        raise ValueError(
+            f"{where} is {value!r}, expected {' or '.join(sorted(kind.__name__ for kind in plain))}"
+        )
     return value

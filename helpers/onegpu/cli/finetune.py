@@ -61,7 +61,10 @@ def finetune(
     if config_file is not None:
         from onegpu.qlora_finetune.config_file import read_config_file
 
-        given = [name for name in changes if context.get_parameter_source(name).name != "DEFAULT"]
+        option = {"data_shares": "data"}  # shares belong to the sources that they are of
+        given = [
+            name for name in changes if context.get_parameter_source(option.get(name, name)).name != "DEFAULT"
+        ]
         changes = changes | read_config_file(config_file) | {name: changes[name] for name in given}
     from onegpu.qlora_finetune import FinetuneConfig
     from onegpu.qlora_finetune import finetune as run

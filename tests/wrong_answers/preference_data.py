@@ -676,3 +676,222 @@ def rolled(logits, labels):
 
 
 ANSWERS.statements("2.5", {"the first label has no row": rolled})
+
+
+# 2.7 ------------------------------------------------------------------------------------------------------------------
+BY_HAND = "one step by hand"
+
+
+def head_by(
+    *, loss_of=None, start=0.0, sign=-1.0, extra=False, after=False, fewer=0, pairs_of_step=None, order=None
+):
+    """Gradient descent in pieces that a wrong answer can replace."""
+
+    def train_head(features, pairs, steps, lr):
+        weight, losses = torch.full((features.shape[1],), start), []
+        for step in range(steps - fewer):
+            mine = pairs_of_step(pairs, step) if pairs_of_step else pairs
+            better, worse = [i for i, _ in mine], [j for _, j in mine]
+            weight.requires_grad_()
+
+            def current(weight=weight, better=better, worse=worse):
+                rewards = features @ weight
+                each = F.softplus(rewards[worse] - rewards[better])
+                return loss_of(each) if loss_of else each.mean()
+
+            loss = current()
+            (gradient,) = torch.autograd.grad(loss, weight)
+            weight = (weight + sign * lr * gradient).detach()
+            losses.append(current(weight=weight).item() if after else loss.item())
+        if extra:
+            rewards = features @ weight
+            losses.append(float(rewards.sum()))
+        return weight, losses
+
+    return train_head
+
+
+uphill = wrong("2.7", "uphill", case=BY_HAND, says="Uphill")(head_by(sign=1.0))
+after_the_step = wrong("2.7", "the loss after the step", case=BY_HAND, says="before the step")(
+    head_by(after=True)
+)
+one_loss_more = wrong("2.7", "a loss after the last step", case=BY_HAND, says="after the last")(
+    head_by(extra=True)
+)
+not_from_zero = wrong("2.7", "weights of one", case=BY_HAND, says="weights begin at 0")(head_by(start=1.0))
+summed_head = wrong("2.7", "the sum over pairs", case="pairs that share answers", says="mean over all pairs")(
+    head_by(loss_of=lambda each: each.sum())
+)
+one_pair_a_step = wrong("2.7", "a pair for each step", case="pairs that share answers", says="all pairs")(
+    head_by(pairs_of_step=lambda pairs, step: [pairs[step % len(pairs)]])
+)
+each_pair_once = wrong("2.7", "each pair once", case="the same pair twice", says="counts twice")(
+    head_by(pairs_of_step=lambda pairs, step: list(dict.fromkeys(pairs)))
+)
+
+
+@wrong("2.7", "the gradients add up", case="pairs that share answers", says="where the last one ended")
+def adds_up(features, pairs, steps, lr):
+    weight, losses = torch.zeros(features.shape[1], requires_grad=True), []
+    for _ in range(steps):
+        rewards = features @ weight
+        loss = F.softplus(rewards[[j for _, j in pairs]] - rewards[[i for i, _ in pairs]]).mean()
+        loss.backward()
+        losses.append(loss.item())
+        with torch.no_grad():
+            weight -= lr * weight.grad
+    return weight.detach(), losses
+
+
+right("2.7", "in pieces")(head_by())
+
+
+@right("2.7", "an optimizer of torch")
+def with_sgd(features, pairs, steps, lr):
+    weight = torch.zeros(features.shape[1], requires_grad=True)
+    optimizer, losses = torch.optim.SGD([weight], lr=lr), []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        margins = torch.stack([(features[i] - features[j]) @ weight for i, j in pairs])
+        loss = -F.logsigmoid(margins).mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return weight.detach(), losses
+
+
+@right("2.7", "the gradient by hand")
+def gradient_by_hand(features, pairs, steps, lr):
+    differences = torch.stack([features[i] - features[j] for i, j in pairs])
+    weight, losses = torch.zeros(features.shape[1]), []
+    for _ in range(steps):
+        margins = differences @ weight
+        losses.append(F.softplus(-margins).mean().item())
+        weight = weight + lr * (torch.sigmoid(-margins)[:, None] * differences).mean(0)
+    return weight, losses
+
+
+# 2.8 ------------------------------------------------------------------------------------------------------------------
+THREE = "three of four"
+
+
+def by_descent(votes, count, steps=400, lr=4.0):
+    rating = torch.zeros(count, dtype=torch.float64)
+    winners, losers = [w for w, _ in votes], [x for _, x in votes]
+    for _ in range(steps):
+        push = torch.sigmoid(rating[losers] - rating[winners]) / len(votes)
+        rating.index_add_(0, torch.tensor(winners), lr * push)
+        rating.index_add_(0, torch.tensor(losers), -lr * push)
+    return (rating - rating.mean()).tolist()
+
+
+@wrong("2.8", "the share of wins", case=THREE, says="ln 3")
+def share_of_wins(votes, count):
+    shares = [sum(w == i for w, _ in votes) / sum(i in vote for vote in votes) for i in range(count)]
+    return [share - sum(shares) / count for share in shares]
+
+
+@wrong("2.8", "wins minus losses", case=THREE, says="ln 3")
+def wins_minus_losses(votes, count):
+    return [float(sum((w == i) - (x == i) for w, x in votes)) for i in range(count)]
+
+
+@wrong("2.8", "the other sign", case=THREE, says="ln 3")
+def other_sign(votes, count):
+    return [-value for value in by_descent(votes, count)]
+
+
+@wrong("2.8", "one pass over the votes", case=THREE, says="ln 3")
+def one_pass(votes, count):
+    return by_descent(votes, count, steps=1, lr=1.0)
+
+
+@wrong("2.8", "not centred", case=THREE, says="half of it to each side")
+def not_centred(votes, count):
+    rating = by_descent(votes, count)
+    return [value - rating[0] for value in rating]
+
+
+@wrong("2.8", "the logarithm of wins over losses", case="not everybody met everybody", says="whom it beat")
+def log_odds(votes, count):
+    won = torch.tensor([float(sum(w == i for w, _ in votes)) for i in range(count)])
+    lost = torch.tensor([float(sum(x == i for _, x in votes)) for i in range(count)])
+    rating = (won / lost).log()
+    return ((rating - rating.mean()) * (0.5 if count == 2 else 1.0)).tolist()
+
+
+right("2.8", "many small steps")(by_descent)
+
+
+@right("2.8", "an optimizer of torch")
+def with_lbfgs(votes, count):
+    rating = torch.zeros(count, requires_grad=True)
+    optimizer = torch.optim.LBFGS([rating], max_iter=200, line_search_fn="strong_wolfe")
+
+    def closure():
+        optimizer.zero_grad()
+        loss = F.softplus(rating[[x for _, x in votes]] - rating[[w for w, _ in votes]]).mean()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    return (rating - rating.mean()).detach().tolist()
+
+
+@right("2.8", "one answer after the other")
+def newton(votes, count):
+    rating = [0.0] * count
+    for _ in range(3000):
+        for i in range(count):
+            rivals = [rating[x if w == i else w] for w, x in votes if i in (w, x)]
+            chances = [1 / (1 + 2.718281828459045 ** (rival - rating[i])) for rival in rivals]
+            won = sum(w == i for w, _ in votes)
+            rating[i] += (won - sum(chances)) / max(1e-9, sum(c * (1 - c) for c in chances))
+    return [value - sum(rating) / count for value in rating]
+
+
+ANSWERS.statements(
+    "2.7",
+    {
+        "downhill": uphill,
+        "the loss before each step": after_the_step,
+        "one for each step": one_loss_more,
+        "from zeros": not_from_zero,
+        "the mean over pairs": summed_head,
+        "all pairs in each step": one_pair_a_step,
+        "a pair counts as often as it stands there": each_pair_once,
+        "plain gradient descent": adds_up,
+    },
+)
+ANSWERS.statements(
+    "2.8",
+    {
+        "the likeliest": share_of_wins,
+        "winner first": other_sign,
+        "until it is the likeliest": one_pass,
+        "their sum is 0": not_centred,
+        "whoever it met": log_odds,
+    },
+)
+ANSWERS.equivalent(
+    "2.7",
+    "the same numbers: that a graph of earlier steps hangs on them is no wrong value",
+    "weights.detach() -> weights",
+    "loss.item() -> loss",
+    "(weights - lr * gradient).detach() -> weights - lr * gradient",
+)
+ANSWERS.equivalent(
+    "2.8",
+    "more or smaller steps end at the same place",
+    "400 -> 401",
+    "400 -> 399",
+    "4 * gradient -> gradient",
+    "4 -> 5",
+    "4 -> 3",
+)
+ANSWERS.equivalent(
+    "2.8",
+    "the same numbers, as a tensor or with the graph of earlier steps",
+    "rewards.tolist() -> rewards",
+    "(rewards - 4 * gradient).detach() -> rewards - 4 * gradient",
+)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -38,6 +40,63 @@ def accuracy(chosen: Tensor, rejected: Tensor) -> tuple[float, int]:
 def longer_wins(pairs: list[tuple[str, str]]) -> float:
     """Return the share of (chosen, rejected) pairs whose chosen text is longer; an equal length counts half."""
     return length_bias(PreferencePair("", *pair) for pair in pairs).longer_wins
+
+
+def train_head(
+    features: Tensor, pairs: list[tuple[int, int]], steps: int, lr: float
+) -> tuple[Tensor, list[float]]:
+    """Train a linear reward head by plain gradient descent; return its weights and the loss before each step."""
+    better, worse = [i for i, _ in pairs], [j for _, j in pairs]
+    weight, losses = torch.zeros(features.shape[1], requires_grad=True), []
+    for _ in range(steps):
+        rewards = features @ weight
+        loss = preference_loss(rewards[better], rewards[worse])
+        losses.append(loss.item())
+        (gradient,) = torch.autograd.grad(loss, weight)
+        weight = (weight - lr * gradient).detach().requires_grad_()
+    return weight.detach(), losses
+
+
+def strengths(votes: list[tuple[int, int]], count: int) -> list[float]:
+    """Return the rewards of `count` answers under which (winner, loser) votes are likeliest; their sum is 0."""
+    wins = [sum(winner == i for winner, _ in votes) for i in range(count)]
+    rating = [0.0] * count
+    for _ in range(2000):  # Zermelo's method: wins over expected wins, as logarithms
+        expected = [0.0] * count
+        for one, other in votes:
+            for i, j in ((one, other), (other, one)):
+                expected[i] += 1 / (1 + math.exp(rating[j] - rating[i]))
+        rating = [r + math.log(w / e) for r, w, e in zip(rating, wins, expected, strict=True)]
+    mean = sum(rating) / count
+    return [r - mean for r in rating]
+
+
+def explains(votes: list[tuple[int, int]], count: int) -> Callable[[Any, Any], str | None]:
+    """Return a comparison that takes any ratings of sum 0 under which each answer is expected to win as often as it did."""
+
+    def compare(got: Any, _: Any) -> str | None:
+        try:
+            rating = [float(value) for value in got]
+        except (TypeError, ValueError):
+            return f"found {got!r}, expected {count} numbers"
+        if len(rating) != count or not all(map(math.isfinite, rating)):
+            return f"found {rating}, expected {count} finite numbers"
+        for i in range(count):
+            won = sum(winner == i for winner, _ in votes)
+            rivals = [rating[b if a == i else a] for a, b in votes if i in (a, b)]
+            expected = sum(1 / (1 + math.exp(min(50.0, rival - rating[i]))) for rival in rivals)
+            if abs(won - expected) > 0.02:
+                return f"answer {i} won {won} times, these rewards expect {expected:.2f}"
+        if abs(sum(rating)) > 0.01:
+            return f"the rewards add up to {sum(rating):.2f}, expected 0"
+        return None
+
+    return compare
+
+
+THREE_OF_FOUR = [(0, 1), (0, 1), (1, 0), (0, 1)]
+CIRCLE = [(0, 1), (1, 2), (2, 0)]
+UNEVEN = [(0, 1)] * 5 + [(1, 0)] + [(1, 2)] * 2 + [(2, 1)] + [(2, 3)] * 3 + [(3, 2)] * 2 + [(3, 0)]
 
 
 def answer_logprob(logits: Tensor, labels: Tensor) -> Tensor:
@@ -516,6 +575,106 @@ EXERCISES = (
                     0.2,
                 ),
                 "The policy is trained with this loss.",
+            ),
+        ),
+    ),
+    Exercise(
+        "2.7",
+        "a reward head, trained",
+        train_head,
+        level="core",
+        difficulty=4,
+        importance=5,
+        minutes=25,
+        hints=(
+            "Write one step first: rewards of all answers, the loss of all pairs, its gradient, the new weights.",
+            "Begin with zeros that require a gradient. In each step: rewards = features times weights; the mean loss of the "
+            "better and the worse rewards (2.2); note it; take its gradient; the weights become weights minus lr times "
+            "gradient, cut off from the step before. Return the weights without a gradient, and the losses.",
+        ),
+        lesson="A reward model",
+        cases=(
+            Case(
+                "one step by hand",
+                (torch.tensor([[1.0], [0.0]]), [(0, 1)], 1, 3.0),
+                "All rewards are 0, so the loss is ln 2 and the gradient -1/2: the weight becomes 0 + 3 / 2.",
+                expected=(torch.tensor([1.5]), [math.log(2)]),
+                rtol=1e-4,
+                mistakes=(
+                    Mistake(lambda got: float(got[0][0]) == -1.5, "Uphill: subtract lr times the gradient."),
+                    Mistake(
+                        lambda got: len(got[1]) == 1 and abs(got[1][0] - math.log(2)) > 0.01,
+                        "The loss is noted before the step: the first one is ln 2, since all weights begin at 0.",
+                    ),
+                    Mistake(
+                        lambda got: len(got[1]) == 2,
+                        "One loss for each step, before it: no loss after the last.",
+                    ),
+                ),
+            ),
+            Case(
+                "pairs that share answers",
+                (
+                    torch.tensor([[1.0, -2.0], [0.5, 0.0], [-1.0, 3.0]]),
+                    [(0, 1), (0, 2), (1, 2)],
+                    4,
+                    0.5,
+                ),
+                "The loss of a step is the mean over all pairs, and each step goes from where the last one ended.",
+                rtol=1e-4,
+            ),
+            Case(
+                "the same pair twice",
+                (torch.tensor([[2.0, 0.0], [0.0, 1.0]]), [(1, 0), (1, 0), (0, 1)], 5, 0.25),
+                "A pair that was voted on twice counts twice.",
+                rtol=1e-4,
+            ),
+            Case(
+                "an answer in no pair",
+                (torch.tensor([[1.0], [50.0], [3.0]]), [(2, 0)], 2, 0.125),
+                "An answer that stands in no pair changes nothing.",
+                rtol=1e-4,
+            ),
+            Case(
+                "no steps",
+                (torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 7.0]]), [(0, 1)], 0, 0.75),
+                "Without a step the weights are the zeros they began with, and there is no loss.",
+                expected=(torch.zeros(3), []),
+            ),
+        ),
+    ),
+    Exercise(
+        "2.8",
+        "rewards from votes",
+        strengths,
+        level="stretch",
+        difficulty=4,
+        importance=3,
+        minutes=30,
+        hints=(
+            "Each answer gets one number, and the numbers are what you train. You have a loss for a vote.",
+            "Take zeros as rewards and the votes as pairs, and go downhill on the mean loss until the gradient is about 0 (some "
+            "hundred steps with a large lr, or an optimizer of torch). Then subtract the mean.",
+        ),
+        lesson="From a pair to a loss",
+        cases=(
+            Case(
+                "three of four",
+                (THREE_OF_FOUR, 2),
+                "Answer 0 won three of four: the difference of the rewards must be ln 3 = 1.0986, half of it to each side.",
+                compare=explains(THREE_OF_FOUR, 2),
+            ),
+            Case(
+                "a circle",
+                (CIRCLE, 3),
+                "Each of the three won once and lost once: nothing tells them apart.",
+                compare=explains(CIRCLE, 3),
+            ),
+            Case(
+                "not everybody met everybody",
+                (UNEVEN, 4),
+                "What an answer's wins are worth depends on whom it beat: a share of wins isn't enough.",
+                compare=explains(UNEVEN, 4),
             ),
         ),
     ),

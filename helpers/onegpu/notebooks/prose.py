@@ -31,7 +31,6 @@ EXEMPT = frozenset(
             f"{folder}/{name}.ipynb"
             for folder in ("labs", "solutions")
             for name in (
-                "02_preference_data",
                 "03_dtype_sizing",
                 "04_quantization",
                 "05_gpu_memory",

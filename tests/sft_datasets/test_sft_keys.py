@@ -144,6 +144,11 @@ def test_text_parts_are_joined_and_other_parts_refused():
         to_example({"messages": [{"role": "user", "content": image}, SAY]})
 
 
+def test_a_list_of_texts_is_no_text():
+    with pytest.raises(RowError, match=r"field 'output': found .* of type list, expected text"):
+        to_example({"instruction": "Name a fruit.", "output": ["Apple", "Pear"]})
+
+
 def test_the_developer_is_the_system():
     assert roles({"messages": [{"role": "developer", "content": "Be brief."}, ASK, SAY]})[0] == (
         "system",

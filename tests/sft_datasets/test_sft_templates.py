@@ -15,6 +15,12 @@ def test_model_template_marks_each_answer_and_its_end_token(tokenizer):
     assert render(CHAT, tokenizer).supervised == ("Four.<|im_end|>", "Yes<|im_end|>")
 
 
+def test_a_chat_without_an_answer_has_nothing_to_learn():
+    asked = Example(({"role": "user", "content": " Two plus two? "},))
+    assert render(asked, template="chatml").spans == ()
+    assert render(asked, template="chatml").text == "<|im_start|>user\n Two plus two? <|im_end|>\n"
+
+
 def test_last_turn_only(tokenizer):
     assert render(CHAT, tokenizer, turns="last").supervised == ("Yes<|im_end|>",)
     assert render(CHAT, template="chatml", turns="last").supervised == ("Yes<|im_end|>",)

@@ -612,7 +612,7 @@ def as_text(content: Any) -> Any:
     if isinstance(content, str) or not isinstance(content, Sequence):
         return content
     parts = [
-        part.get("text") if isinstance(part, Mapping) and part.get("type", "text") in _TEXT_PARTS else part
+        part.get("text") if isinstance(part, Mapping) and part.get("type", "text") in _TEXT_PARTS else None
         for part in content
     ]
     return "".join(parts) if parts and all(isinstance(part, str) for part in parts) else content

@@ -312,7 +312,7 @@ class ChatTemplate:
         if turns == "last" and example.learned and example.learned[-1] != len(messages) - 1:
             learned = ()
         spans = [self._span(i, text, messages, marks, places, arguments) for i in learned]
-        if not spans:
+        if not spans and (example.learned or example.not_learned):
             raise ValueError(
                 "the row says not to learn its last answer, and turns='last' learns no other: set turns='all'."
             )

@@ -1,4 +1,4 @@
-"""Article 002's design, in small and as it stands, with what each of its parts really does.
+"""The design of an article on fine-tuning with Ray, in small and as it stands, with what each of its parts really does.
 
 Loader actors and trainer actors, as in the article, on a linear model with two weights. What is kept: a loader
 that makes a new iterator at each call, an optimizer that was made by the driver and travelled beside the model, no word

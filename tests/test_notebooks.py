@@ -410,8 +410,8 @@ def add_figure(metadata):
     )
 
 
-def ignore_six(notebook):
-    for _ in range(6):
+def ignore_seven(notebook):
+    for _ in range(7):
         add_code("x", metadata={"tags": ["nbval-ignore-output"]}, execution_count=9)(notebook)
     add_code("x", execution_count=9)(notebook)
 
@@ -435,7 +435,7 @@ BAD = {
     "syntax error": (add_code("def f(:"), "not valid Python: line 1"),
     "semicolon": (add_code("x = 1;"), "ends in `;`"),
     "skipped cell": (add_code("x = 1", metadata={"tags": ["nbval-skip"]}), "every cell runs in CI"),
-    "ignored outputs": (ignore_six, "at most 6 of a notebook may be"),
+    "ignored outputs": (ignore_seven, "at most 6 of a notebook may be"),
     "ignored without a result": (
         add_code("x", metadata={"tags": ["nbval-ignore-output"]}, execution_count=9),
         "no cell after it prints its result",

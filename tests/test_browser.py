@@ -66,6 +66,9 @@ def server(tmp_path_factory):
     asking = from_text(REVEAL)
     asking.metadata.update(METADATA)  # or JupyterLab asks for a kernel
     write(home / "files" / "reveal.ipynb", asking)
+    exploring = from_text(EXPLORERS)
+    exploring.metadata.update(METADATA)
+    write(home / "files" / "explorers.ipynb", exploring)
     settings = home / "settings" / "@jupyterlab" / "apputils-extension"
     settings.mkdir(parents=True)
     (settings / "notification.jupyterlab-settings").write_text('{"fetchNews": "false"}')
@@ -246,6 +249,55 @@ def test_a_question_is_answered_by_mouse_by_keyboard_and_in_the_dark(browser, se
     assert said.evaluate(CONTRAST) > 7
     assert page.get_by_text("How large is the error?").last.evaluate(CONTRAST) > 7
     shot(page, "reveal_dark")
+    page.evaluate(
+        "() => window.jupyterapp.commands.execute('apputils:change-theme', {theme: 'JupyterLab Light'})"
+    )
+    page.close()
+
+
+EXPLORERS = """# Explorers
+
+```python
+from onegpu import widgets
+
+widgets.dtype_sizing.bit_explorer(0.1, "bf16")
+```
+
+```python
+widgets.dtype_sizing.what_fits()
+```
+
+```python
+widgets.preference_data.ranking_explorer()
+```
+"""
+
+
+def test_a_list_is_chosen_from_by_keyboard_and_bits_are_legible_in_the_dark(browser, server):
+    page, outputs = run_all(browser, server, "explorers.ipynb")
+    page.set_default_timeout(20_000)
+    assert [out for out in outputs if out["output_type"] == "error"] == []
+    page.evaluate(
+        "() => window.jupyterapp.commands.execute('apputils:change-theme', {theme: 'JupyterLab Dark'})"
+    )
+    page.wait_for_function("() => document.body.dataset.jpThemeLight === 'false'")
+    page.wait_for_timeout(500)
+    assert "0.1 is stored in bf16" in page.locator(".widget-html p[aria-live]").first.inner_text()
+    bits = page.locator("button[title*='press to flip']")
+    assert bits.count() == 16
+    for bit in (bits.nth(0), bits.nth(1), bits.nth(15)):
+        assert bit.evaluate(CONTRAST) > 4.5
+    for cell in page.locator("table[aria-label=bits] td").all():
+        assert cell.evaluate(CONTRAST) > 4.5
+    assert page.get_by_text("of the room").evaluate("e => getComputedStyle(e).paddingLeft") == "12px"
+    shot(page, "explorers_dark")
+
+    page.get_by_label("format").first.focus()
+    page.keyboard.press("Space")
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("Enter")
+    page.get_by_text("0.1 is stored in fp16").wait_for()
+    shot(page, "explorers_chosen")
     page.evaluate(
         "() => window.jupyterapp.commands.execute('apputils:change-theme', {theme: 'JupyterLab Light'})"
     )

@@ -1,7 +1,10 @@
 """`explore`: a control, a picture with alt text, the same in words, and errors that are seen."""
 
+import re
+
 import ipywidgets
 import pytest
+from matplotlib.colors import to_rgb
 from onegpu import widgets
 from onegpu.plots.base import bars
 from onegpu.widgets.base import choice, explore, number, slider, switch, text
@@ -94,10 +97,57 @@ def test_controls_have_their_label_and_wait_for_the_end_of_a_drag():
     assert switch("n", True).value is True
 
 
+def test_few_short_options_are_buttons_and_a_list_says_its_keys(shown, monkeypatch):
+    frames = []
+    monkeypatch.setattr("onegpu.widgets.base.display_widget", lambda frame, *_: frames.append(frame))
+    few, many = choice("kind", ["a", "b"]), choice("kind", list("abcdefgh"), "c")
+    long = choice("kind", ["a" * 20, "b" * 20])
+    assert [type(c).__name__ for c in (few, many, long)] == ["ToggleButtons", "Dropdown", "Dropdown"]
+    assert few.tooltips == ("kind: a", "kind: b")
+    explore(draw, rank=slider("rank", 4, 1, 16), kind=few)
+    explore(draw, rank=slider("rank", 4, 1, 16), kind=many)
+    said = [[c.value for c in frame.children if isinstance(c, ipywidgets.Label)] for frame in frames]
+    assert said == [[], ["Space opens the list, arrows choose, Enter takes it."]]
+
+
+def test_a_live_table_has_room_between_its_columns_and_the_stored_one_stays_plain(shown, pictures):
+    table = "<table><tr><th>weights</th><th>of the room</th></tr></table>"
+    explore(lambda n: (table, "Two columns."), n=slider("n", 1, 0, 9))
+    assert "td,.onegpu-live th{padding:2px 12px;text-align:right}" in pictures[0].value
+    assert '<div class="onegpu-live"><table>' in pictures[0].value
+    assert shown[0][0]["text/html"] == f"{table}<p>Two columns.</p>"
+
+
+def test_bits_are_legible_whatever_the_theme(shown):
+    """No button sets a background under the theme's text, each cell brings background and text colour."""
+    explorer = widgets.dtype_sizing._BitExplorer("0.1", "bf16")
+    assert {button.style.button_color for button in explorer.buttons.children} == {None}
+    table, _ = explorer.html()
+    cells = re.findall(r"<td style='background:(#\w+);color:(#\w+)", table)
+    assert len(cells) == 16
+    assert all(
+        contrast(background, colour if len(colour) == 7 else "#000000") > 4.5 for background, colour in cells
+    )
+    for border, _, _ in widgets.dtype_sizing._FIELDS.values():
+        assert min(contrast(border, "#ffffff"), contrast(border, "#111111")) > 3
+
+
+def contrast(one, other):
+    """WCAG's ratio."""
+    light = [
+        sum(
+            w * (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4)
+            for w, c in zip((0.2126, 0.7152, 0.0722), to_rgb(colour), strict=True)
+        )
+        for colour in (one, other)
+    ]
+    return (max(light) + 0.05) / (min(light) + 0.05)
+
+
 def test_only_what_ipywidgets_7_has_too():
     """Colab has ipywidgets 7.7, whose sliders and fields are these."""
-    assert {type(c).__name__ for c in (slider("n", 1, 0, 9), choice("n", [1]), switch("n"), text("n"), number("n", 1.0))} <= {
-        "IntSlider", "FloatSlider", "Dropdown", "Checkbox", "Text", "FloatText",
+    assert {type(c).__name__ for c in (slider("n", 1, 0, 9), choice("n", [1]), choice("n", range(9)), switch("n"), text("n"), number("n", 1.0))} <= {
+        "IntSlider", "FloatSlider", "Dropdown", "ToggleButtons", "Checkbox", "Text", "FloatText",
     }  # fmt: skip
 
 

@@ -16,6 +16,20 @@ import ipywidgets
 
 from onegpu.plots.base import png
 
+BUTTONS, BUTTON_LETTERS = 4, 32
+"""The most options, and letters of all of them, that are buttons; they stay on a line of 800 pixels."""
+LIST_KEYS = "Space opens the list, arrows choose, Enter takes it."
+"""JupyterLab takes the arrow keys of a closed list for itself, and goes to the next cell."""
+
+# JupyterLab styles tables of outputs, not those inside an HTML widget.
+_STYLE = (
+    "<style>.onegpu-live{white-space:normal;overflow-wrap:anywhere;line-height:1.5}"
+    ".onegpu-live table{border-collapse:collapse;overflow-wrap:normal;margin:4px 0}"
+    ".onegpu-live caption{white-space:nowrap;text-align:left}"
+    ".onegpu-live td,.onegpu-live th{padding:2px 12px;text-align:right}"
+    ".onegpu-live td:first-child,.onegpu-live th:first-child{text-align:left}</style>"
+)
+
 
 def slider(label: str, value: float, low: float, high: float, step: float = 1) -> Any:
     """Return a slider; of whole numbers if all its numbers are."""
@@ -28,9 +42,19 @@ def slider(label: str, value: float, low: float, high: float, step: float = 1) -
 
 
 def choice(label: str, options: Sequence[Any], value: Any = None) -> Any:
-    """Return a choice of one option; the first, if none is given."""
+    """Return a choice of one option; the first, if none is given.
+
+    A few short options are buttons side by side, which Tab and Space reach; more of them are a list that opens.
+    """
     chosen = options[0] if value is None else value
-    return ipywidgets.Dropdown(options=list(options), value=chosen, description=label, style=_WIDE)
+    about = {"options": list(options), "value": chosen, "description": label}
+    if len(options) <= BUTTONS and sum(len(str(option)) for option in options) <= BUTTON_LETTERS:
+        return ipywidgets.ToggleButtons(
+            **about,
+            tooltips=[f"{label}: {option}" for option in options],
+            style=_WIDE | {"button_width": "auto"},
+        )
+    return ipywidgets.Dropdown(**about, style=_WIDE)
 
 
 def switch(label: str, value: bool = False) -> Any:
@@ -68,7 +92,9 @@ def explore(draw: Callable[..., tuple[Any, str]], **controls: Any) -> None:
         What `draw` raises on the first values. Later errors are shown in place of the picture.
     """
     picture = ipywidgets.HTML()
-    frame = ipywidgets.VBox([*controls.values(), picture])
+    lists = any(isinstance(control, ipywidgets.Dropdown) for control in controls.values())
+    keys = [ipywidgets.Label(LIST_KEYS)] if lists else []
+    frame = ipywidgets.VBox([*controls.values(), *keys, picture])
 
     def values() -> dict[str, Any]:
         return {name: control.value for name, control in controls.items()}
@@ -134,4 +160,9 @@ def _html(shown: Any, sentence: str, values: str) -> str:
     if not isinstance(shown, str):
         data = base64.b64encode(png(shown)).decode()
         shown = f'<img alt="{escape(sentence)}" src="data:image/png;base64,{data}" style="max-width:100%">'
-    return f'{shown}<p aria-live="polite"><b>{escape(values)}</b>: {escape(sentence)}</p>'
+    return live(f'{shown}<p aria-live="polite"><b>{escape(values)}</b>: {escape(sentence)}</p>')
+
+
+def live(html: str) -> str:
+    """Return HTML for an `ipywidgets.HTML`: its tables have room between columns, its lines break at the window."""
+    return f'{_STYLE}<div class="onegpu-live">{html}</div>'

@@ -20,10 +20,17 @@ from onegpu.dtype_sizing import (
     store,
 )
 from onegpu.runtime import COURSE_CARDS, GPUS
-from onegpu.widgets.base import choice, explore, present, slider, text
+from onegpu.widgets.base import LIST_KEYS, choice, explore, live, present, slider, text
 
-_COLOURS = {"sign": "#6b6b6b", "exponent": "#b5651d", "mantissa": "#12355b"}
-_BIT_WIDTH = "26px"
+# The page's own text colour can't be known (and not be set on a button of ipywidgets 7): buttons keep the theme's
+# colours and get a border, 3:1 on white and on black; cells of the table bring their background and black text.
+_FIELDS = {
+    "sign": ("#808080", "double", "#e4e4e4"),
+    "exponent": ("#c2701c", "solid", "#f6d9a8"),
+    "mantissa": ("#3f84c4", "dashed", "#d3e9f8"),
+}
+"""Border colour, border style and background by field."""
+_BIT_WIDTH = "30px"
 
 
 def bit_explorer(value: float | str = 0.1, fmt: str = "bf16") -> None:
@@ -42,7 +49,11 @@ class _BitExplorer:
         self.format = choice("format", list(FORMATS), fmt)
         self.buttons = ipywidgets.HBox(layout=ipywidgets.Layout(flex_flow="row wrap"))
         self.picture = ipywidgets.HTML()
-        self.frame = ipywidgets.VBox([ipywidgets.HBox([self.typed, self.format]), self.buttons, self.picture])
+        controls = ipywidgets.HBox(
+            [self.typed, self.format, ipywidgets.Label(LIST_KEYS)],
+            layout=ipywidgets.Layout(flex_flow="row wrap"),
+        )
+        self.frame = ipywidgets.VBox([controls, self.buttons, self.picture])
         self.code, self.shown = 0, ""
         self.kept: Stored | None = None
         self.typed.observe(self.read, names="value")
@@ -74,16 +85,19 @@ class _BitExplorer:
             self.buttons.children = tuple(self._button(position) for position in range(fmt.bits))
         for button, bit in zip(self.buttons.children, bits, strict=True):
             button.description = bit
-        self.picture.value = "{}<p aria-live='polite'>{}</p>".format(*self.html())
+        table, sentence = self.html()
+        self.picture.value = live(f'{table}<p aria-live="polite">{escape(sentence)}</p>')
 
     def _button(self, position: int) -> ipywidgets.Button:
         fmt = FORMATS[self.format.value]
         part = field_of(position, self.format.value)
-        layout = ipywidgets.Layout(width=_BIT_WIDTH, padding="0px", margin="1px")
+        colour, line, _ = _FIELDS[part]
+        layout = ipywidgets.Layout(
+            width=_BIT_WIDTH, padding="0px", margin="1px", border=f"3px {line} {colour}"
+        )
         if position in (fmt.sign_bits, fmt.sign_bits + fmt.exponent_bits) and position:
             layout.margin = "1px 1px 1px 10px"
         button = ipywidgets.Button(tooltip=f"bit {position}, {part}: press to flip", layout=layout)
-        button.style.button_color = {"sign": "#e4e4e4", "exponent": "#f6d9a8", "mantissa": "#d3e9f8"}[part]
         button.on_click(lambda _: self.flip(position))
         return button
 
@@ -123,7 +137,7 @@ def describe(code: int, kept: Stored) -> tuple[str, str]:
     below, above = neighbours(code, fmt)
     bits = f"{code:0{fmt.bits}b}"
     cells = "".join(
-        f"<td style='color:{_COLOURS[field_of(i, fmt.name)]};font-family:monospace;padding:0 2px'>{bit}</td>"
+        f"<td style='background:{_FIELDS[field_of(i, fmt.name)][2]};color:#000;font-family:monospace;padding:0 4px'>{bit}</td>"
         for i, bit in enumerate(bits)
     )
     error = value - kept.given

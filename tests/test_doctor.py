@@ -120,5 +120,34 @@ def test_doctor_prints_a_line_for_every_check_it_returns(capsys, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     found = doctor.doctor()
     assert capsys.readouterr().out.splitlines() == [str(check) for check in found]
-    assert {"python", "bitsandbytes", "gpu", "ram", "disk", "hub", "model"} <= {check.name for check in found}
+    assert {
+        "python", "bitsandbytes", "gpu", "ram", "disk", "hub", "model", "jupyter", "notebooks", "ray", "korean font",
+    } <= {check.name for check in found}  # fmt: skip
     assert [str(check) for check in found if not check.ok] == []
+
+
+def test_widgets_that_jupyterlab_can_not_draw_fail_and_no_jupyterlab_is_a_note():
+    whole = {"jupyterlab": "4.6.6", "ipywidgets": "8.1.9", "jupyterlab_widgets": "3.0.17"}
+    assert doctor.check_jupyter(whole.get).status == "OK"
+    for name in ("ipywidgets", "jupyterlab_widgets"):
+        check = doctor.check_jupyter((whole | {name: None}).get)
+        assert check.status == "FAIL"
+        assert check.fix.startswith(f"pip install {name}, ")
+    assert doctor.check_jupyter({}.get).status == "NOTE"
+
+
+def test_notebooks_are_counted_and_a_folder_without_them_fails(tmp_path):
+    here = doctor.check_notebooks()
+    assert here.status == "OK"
+    for place in ("course", "labs"):
+        assert doctor.check_notebooks(tmp_path).status == "FAIL"
+        (tmp_path / place).mkdir()
+        (tmp_path / place / "00_x.ipynb").touch()
+    assert doctor.check_notebooks(tmp_path).found.startswith("1 lessons and 1 labs")
+
+
+def test_no_ray_and_no_korean_font_are_notes_with_what_to_install():
+    assert doctor.check_ray("2.60.0").status == "OK"
+    assert 'pip install "onegpu[ray]"' in doctor.check_ray(None).fix
+    assert doctor.check_korean_font(None).status == "NOTE"
+    assert "fonts-nanum" in doctor.check_korean_font(None).fix

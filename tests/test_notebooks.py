@@ -56,7 +56,7 @@ def make_repository(folder: Path) -> Path:
     (folder / "pyproject.toml").write_text(
         '[project]\nname = "course"\n[project.urls]\nRepository = "https://github.com/school/course"\n'
         "[tool.pytest.ini_options]\n"
-        'addopts = "--nbval --nbval-current-env --nbval-cell-timeout=300 -p no:cacheprovider"\n'
+        'addopts = "--nbval --nbval-current-env --nbval-cell-timeout=300"\n'
         'testpaths = ["course", "labs", "solutions"]\n'
     )
     write(folder / "solutions" / NAME, from_text(SOLUTION))

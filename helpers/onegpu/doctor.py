@@ -92,6 +92,12 @@ def _all_checks(timeout_s: float) -> Iterator[Check]:
     yield check_disk(cache_folder())
     yield check_hub(hub_offline(), lambda: hub_reachable(timeout_s))
     yield _check_model(timeout_s)
+    yield check_jupyter(installed_version)
+    yield check_notebooks()
+    yield check_ray(installed_version("ray"))
+    from onegpu.plots.base import korean_font
+
+    yield check_korean_font(korean_font())
 
 
 def check_python(version: Sequence[int]) -> Check:
@@ -272,6 +278,82 @@ def _check_model(timeout_s: float) -> Check:
         return Check("model", True, f"smollm2-135m: {locate('smollm2-135m', timeout_s=timeout_s).words}")
     except ModelNotAvailable as error:
         return Check("model", False, str(error))
+
+
+def check_jupyter(installed: Callable[[str], str | None]) -> Check:
+    """JupyterLab, and the two packages that a slider needs: one in the kernel, one in the page.
+
+    Examples
+    --------
+    >>> print(check_jupyter({"jupyterlab": "4.6.6", "ipywidgets": "8.1.9"}.get))
+    [FAIL] jupyter: jupyterlab_widgets is not installed: JupyterLab shows no slider -> pip install jupyterlab_widgets, then restart JupyterLab
+    """
+    found = {name: installed(name) for name in ("jupyterlab", "ipywidgets", "jupyterlab_widgets")}
+    if found["jupyterlab"] is None:
+        return Check(
+            "jupyter", True, "no JupyterLab here, needed unless the notebooks run elsewhere", note=True
+        )
+    if found["ipywidgets"] is None or found["jupyterlab_widgets"] is None:
+        missing = next(name for name, version in found.items() if version is None)
+        return Check(
+            "jupyter",
+            False,
+            f"{missing} is not installed: JupyterLab shows no slider",
+            f"pip install {missing}, then restart JupyterLab",
+        )
+    return Check("jupyter", True, ", ".join(f"{name} {version}" for name, version in found.items()))
+
+
+def check_notebooks(folder: Path | None = None) -> Check:
+    """Whether the lessons and labs came with the package; `folder` is where they are, by default as shipped."""
+    from onegpu.notebooks.files import NotebookError, notebook_paths
+    from onegpu.notebooks.working_copy import shipped
+
+    try:
+        folder = folder or shipped()
+    except NotebookError as error:
+        return Check("notebooks", False, str(error))
+    lessons, labs = (len(notebook_paths(folder, [place])) for place in ("course", "labs"))
+    if not lessons or not labs:
+        return Check(
+            "notebooks",
+            False,
+            f"{lessons} lessons and {labs} labs in {folder}",
+            "install onegpu again, or check the repository out again",
+        )
+    return Check("notebooks", True, f"{lessons} lessons and {labs} labs; `onegpu lab` opens a copy of them")
+
+
+def check_ray(version: str | None) -> Check:
+    """Ray, which topic 08 alone needs.
+
+    Examples
+    --------
+    >>> print(check_ray(None))
+    [NOTE] ray: not installed, topic 08 needs it -> pip install "onegpu[ray]"
+    """
+    if version is None:
+        return Check("ray", True, "not installed, topic 08 needs it", 'pip install "onegpu[ray]"', note=True)
+    return Check("ray", True, version)
+
+
+def check_korean_font(name: str | None) -> Check:
+    """A font for the Korean letters of some figures.
+
+    Examples
+    --------
+    >>> print(check_korean_font("NanumGothic"))
+    [OK] korean font: NanumGothic
+    """
+    if name is None:
+        return Check(
+            "korean font",
+            True,
+            "none: Korean letters in figures are empty boxes",
+            "pip install koreanize-matplotlib, or install NanumGothic (Debian and Colab: apt-get install fonts-nanum)",
+            note=True,
+        )
+    return Check("korean font", True, name)
 
 
 def _own_requirements() -> list[str]:

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 from huggingface_hub import constants
 from onegpu import doctor, runtime
+from onegpu.cli.doctor import doctor as command
 from onegpu.doctor import Check
 from onegpu.runtime import environment
 
@@ -121,7 +122,7 @@ def test_doctor_prints_a_line_for_every_check_it_returns(capsys, monkeypatch):
     found = doctor.doctor()
     assert capsys.readouterr().out.splitlines() == [str(check) for check in found]
     assert {
-        "python", "bitsandbytes", "gpu", "ram", "disk", "hub", "model", "jupyter", "notebooks", "ray", "korean font",
+        "python", "bitsandbytes", "gpu", "ram", "disk", "hub", "model", "jupyter", "ray",
     } <= {check.name for check in found}  # fmt: skip
     assert [str(check) for check in found if not check.ok] == []
 
@@ -137,13 +138,26 @@ def test_widgets_that_jupyterlab_can_not_draw_fail_and_no_jupyterlab_is_a_note()
 
 
 def test_notebooks_are_counted_and_a_folder_without_them_fails(tmp_path):
-    here = doctor.check_notebooks()
-    assert here.status == "OK"
     for place in ("course", "labs"):
         assert doctor.check_notebooks(tmp_path).status == "FAIL"
         (tmp_path / place).mkdir()
         (tmp_path / place / "00_x.ipynb").touch()
     assert doctor.check_notebooks(tmp_path).found.startswith("1 lessons and 1 labs")
+
+
+def test_the_command_looks_at_notebooks_and_font_too(capsys, monkeypatch):
+    monkeypatch.setattr(doctor, "_all_checks", lambda timeout_s: [Check("python", True, "3.11")])
+    with pytest.raises(SystemExit) as ended:
+        command()
+    assert ended.value.code == 0
+    names = [line.split(": ")[0] for line in capsys.readouterr().out.splitlines()]
+    assert names[:2] == ["[OK] python", "[OK] notebooks"]
+    assert names[2].endswith("] korean font")
+    monkeypatch.setattr("onegpu.notebooks.working_copy.__file__", "/nowhere/a/b/c/working_copy.py")
+    with pytest.raises(SystemExit) as ended:
+        command()
+    assert ended.value.code == 1
+    assert "[FAIL] notebooks: not in this installation -> install" in capsys.readouterr().out
 
 
 def test_no_ray_and_no_korean_font_are_notes_with_what_to_install():

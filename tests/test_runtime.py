@@ -5,6 +5,7 @@ import random
 import subprocess
 import sys
 import time
+import warnings
 from types import SimpleNamespace
 
 import pytest
@@ -175,6 +176,22 @@ def test_quiet_drops_the_harmless_line_and_no_other(caplog):
         logger.warning("Failed to load CPU gemm_4bit_forward from kernels-community: %s.", "no kernels")
         logger.warning("something else is wrong")
     assert [record.getMessage() for record in caplog.records] == ["something else is wrong"]
+
+
+def test_quiet_drops_the_harmless_warning_and_no_other():
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        runtime.quiet()
+        warnings.warn(
+            "`is_gradient_checkpointing` is deprecated and will be removed", FutureWarning, stacklevel=1
+        )
+        warnings.warn("`gradient_checkpointing_enable` is deprecated", FutureWarning, stacklevel=1)
+        warnings.warn("`gradient_checkpointing_enable` is deprecated", UserWarning, stacklevel=1)
+        warnings.warn("`use_cache` is deprecated", FutureWarning, stacklevel=1)
+    assert [(w.category, str(w.message)[:17]) for w in seen] == [
+        (UserWarning, "`gradient_checkpo"),
+        (FutureWarning, "`use_cache` is de"),
+    ]
 
 
 def test_importing_bitsandbytes_after_quiet_prints_nothing():

@@ -9,8 +9,9 @@ import importlib
 import importlib.metadata
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,9 @@ class Check:
         return f"[{self.status}] {self.name}: {self.found}" + (f" -> {self.fix}" if self.fix else "")
 
 
-def doctor(*, silent: bool = False, timeout_s: float = 3.0) -> list[Check]:
+def doctor(
+    *, silent: bool = False, timeout_s: float = 3.0, further: Iterable[Callable[[], Check]] = ()
+) -> list[Check]:
     """Look at everything that a fine-tune needs, print a line for each as it is known, and return the checks.
 
     Parameters
@@ -64,9 +67,11 @@ def doctor(*, silent: bool = False, timeout_s: float = 3.0) -> list[Check]:
         Print nothing.
     timeout_s
         The most seconds to wait for the hub.
+    further
+        Checks of what stands above this module (figures, notebooks), made last.
     """
     checks = []
-    for check in _all_checks(timeout_s):
+    for check in chain(_all_checks(timeout_s), (look() for look in further)):
         if not silent:
             print(check, flush=True)
         checks.append(check)
@@ -93,11 +98,7 @@ def _all_checks(timeout_s: float) -> Iterator[Check]:
     yield check_hub(hub_offline(), lambda: hub_reachable(timeout_s))
     yield _check_model(timeout_s)
     yield check_jupyter(installed_version)
-    yield check_notebooks()
     yield check_ray(installed_version("ray"))
-    from onegpu.plots.base import korean_font
-
-    yield check_korean_font(korean_font())
 
 
 def check_python(version: Sequence[int]) -> Check:
@@ -304,24 +305,22 @@ def check_jupyter(installed: Callable[[str], str | None]) -> Check:
     return Check("jupyter", True, ", ".join(f"{name} {version}" for name, version in found.items()))
 
 
-def check_notebooks(folder: Path | None = None) -> Check:
-    """Whether the lessons and labs came with the package; `folder` is where they are, by default as shipped."""
-    from onegpu.notebooks.files import NotebookError, notebook_paths
-    from onegpu.notebooks.working_copy import shipped
+def check_notebooks(folder: Path | None) -> Check:
+    """Whether lessons and labs came with the package: `folder` holds course/ and labs/, None if there is none.
 
-    try:
-        folder = folder or shipped()
-    except NotebookError as error:
-        return Check("notebooks", False, str(error))
-    lessons, labs = (len(notebook_paths(folder, [place])) for place in ("course", "labs"))
+    Examples
+    --------
+    >>> check_notebooks(None).status
+    'FAIL'
+    """
+    again = "install onegpu again with pip, from its repository or a wheel"
+    if folder is None:
+        return Check("notebooks", False, "not in this installation", again)
+    lessons, labs = (len(list((folder / place).glob("*.ipynb"))) for place in ("course", "labs"))
+    found = f"{lessons} lessons and {labs} labs"
     if not lessons or not labs:
-        return Check(
-            "notebooks",
-            False,
-            f"{lessons} lessons and {labs} labs in {folder}",
-            "install onegpu again, or check the repository out again",
-        )
-    return Check("notebooks", True, f"{lessons} lessons and {labs} labs; `onegpu lab` opens a copy of them")
+        return Check("notebooks", False, f"{found} in {folder}", again)
+    return Check("notebooks", True, f"{found}; `onegpu lab` opens a copy of them")
 
 
 def check_ray(version: str | None) -> Check:

@@ -8,6 +8,7 @@ import logging
 import platform
 import sys
 import threading
+import warnings
 from collections.abc import Iterator
 
 LIBRARIES = (
@@ -34,6 +35,12 @@ _HARMLESS = (
     ("transformers.integrations.bitsandbytes", "The modules are dequantized in"),
 )
 
+# Warnings that Python itself shows: category, and how they begin (a regular expression).
+_HARMLESS_WARNINGS = (
+    # peft 0.21 and transformers' own Trainer ask by the old names; the old names do the same until transformers 6.
+    (FutureWarning, r"`(is_gradient_checkpointing|gradient_checkpointing_enable)` is deprecated"),
+)
+
 
 class _DropHarmless(logging.Filter):
     def __init__(self, prefix: str):
@@ -45,7 +52,7 @@ class _DropHarmless(logging.Filter):
 
 
 def quiet() -> None:
-    """Silence the log lines that are known to be harmless, and no others.
+    """Silence the log lines and warnings that are known to be harmless, and no others.
 
     Call it before transformers, peft or bitsandbytes are imported. Calling it again changes nothing.
 
@@ -59,6 +66,8 @@ def quiet() -> None:
         logger = logging.getLogger(logger_name)
         if not any(isinstance(f, _DropHarmless) and f.prefix == prefix for f in logger.filters):
             logger.addFilter(_DropHarmless(prefix))
+    for category, begins in _HARMLESS_WARNINGS:
+        warnings.filterwarnings("ignore", begins, category)
 
 
 @contextlib.contextmanager

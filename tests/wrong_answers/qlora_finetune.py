@@ -11,134 +11,309 @@ ANSWERS = Answers()
 wrong, right = ANSWERS.wrong, ANSWERS.right
 
 # 7.1 ------------------------------------------------------------------------------------------------------------------
-BY_HAND, SCALED = "rank 1, alpha 1", "rank 2, alpha 5"
+LAYER, IN_16_BITS, OWN_WAY = (
+    "3 features to 4, rank 2, alpha 6",
+    "a layer in bfloat16",
+    "a layer that computes in its own way",
+)
 
 
-@wrong("7.1", "the adapter alone", case=BY_HAND, says="the frozen layer x W^T is added")
-def adapter_alone(x, weight, a, b, alpha):
-    return alpha / a.shape[0] * (x @ a.T @ b.T)
+class Layer(torch.nn.Module):
+    """A right layer, of which each answer changes one thing."""
+
+    def __init__(self, linear, r, alpha):
+        super().__init__()
+        self.linear, self.r, self.alpha = linear.requires_grad_(False), r, alpha
+        self.a = torch.nn.Parameter(torch.randn(r, linear.in_features))
+        self.b = torch.nn.Parameter(torch.zeros(linear.out_features, r))
+
+    def forward(self, x):
+        y = self.linear(x)
+        return y + (self.scale() * self.change(x)).to(y.dtype)
+
+    def scale(self):
+        return self.alpha / self.r
+
+    def change(self, x):
+        return x.float() @ self.a.T @ self.b.T
 
 
-@wrong("7.1", "the frozen layer alone", case=BY_HAND, says="the adapter is missing")
-def frozen_alone(x, weight, a, b, alpha):
-    return x @ weight.T
+def layer_with(**methods):
+    return type("Changed", (Layer,), methods)
 
 
-@wrong("7.1", "does not transpose", case=BY_HAND, says="stored as (out, in)")
-def untransposed(x, weight, a, b, alpha):
-    return x @ weight + alpha / a.shape[0] * (x @ a @ b)
+def start_with(a, b, dtype=torch.float32):
+    """A layer whose parameters are made by a(r, in) and b(out, r)."""
+
+    def build(linear, r, alpha):
+        layer = Layer(linear, r, alpha)
+        layer.a = torch.nn.Parameter(a(r, linear.in_features).to(dtype))
+        layer.b = torch.nn.Parameter(b(linear.out_features, r).to(dtype))
+        return layer
+
+    return build
 
 
-@wrong("7.1", "no scale", case=SCALED, says="scale alpha / r is missing")
-def unscaled(x, weight, a, b, alpha):
-    return x @ weight.T + x @ a.T @ b.T
+@wrong("7.1", "both zero", case=LAYER, says="nothing is learned")
+def both_zero(linear, r, alpha):
+    return start_with(torch.zeros, torch.zeros)(linear, r, alpha)
 
 
-@wrong("7.1", "scaled by alpha", case=SCALED, says="not by alpha / r")
-def by_alpha(x, weight, a, b, alpha):
-    return x @ weight.T + alpha * (x @ a.T @ b.T)
+@wrong("7.1", "both random", case=LAYER, says="before the first step")
+def both_random(linear, r, alpha):
+    return start_with(torch.randn, torch.randn)(linear, r, alpha)
 
 
-@wrong("7.1", "rsLoRA", case=SCALED, says="rank-stabilised")
-def by_root(x, weight, a, b, alpha):
-    return x @ weight.T + alpha / math.sqrt(a.shape[0]) * (x @ a.T @ b.T)
+@wrong("7.1", "fp16", case=LAYER, says="gradient scaler refuses fp16")
+def in_half(linear, r, alpha):
+    return start_with(torch.randn, torch.zeros, torch.float16)(linear, r, alpha)
 
 
-@wrong("7.1", "scales both", case=SCALED, says="belongs to the adapter only")
-def both_scaled(x, weight, a, b, alpha):
-    return alpha / a.shape[0] * (x @ weight.T + x @ a.T @ b.T)
+@wrong("7.1", "shapes exchanged", case=LAYER, says="wrong way round")
+def shapes_exchanged(linear, r, alpha):
+    layer = Layer(linear, r, alpha)
+    layer.a = torch.nn.Parameter(torch.randn(linear.in_features, r))
+    layer.b = torch.nn.Parameter(torch.zeros(r, linear.out_features))
+    return layer
 
 
-@wrong("7.1", "divides by the outputs", case=BY_HAND, says="the inner size")
-def by_outputs(x, weight, a, b, alpha):
-    return x @ weight.T + alpha / b.shape[0] * (x @ a.T @ b.T)
+@wrong("7.1", "other names", case=LAYER, says="Name the two parameters")
+def other_names(linear, r, alpha):
+    layer = Layer(linear, r, alpha)
+    layer.down, layer.up = layer.a, layer.b
+    del layer.a, layer.b
+    return layer
 
 
-@wrong("7.1", "two dimensions only", case="a batch of sentences", says="any number of dimensions")
-def two_dimensions(x, weight, a, b, alpha):
-    return (weight @ x.T + alpha / a.shape[0] * (b @ a @ x.T)).T
+@wrong("7.1", "not frozen", case=LAYER, says="freeze it")
+def not_frozen(linear, r, alpha):
+    layer = Layer(linear, r, alpha)
+    layer.linear.requires_grad_(True)
+    return layer
 
 
-@right("7.1", "x @ A.T @ B.T")
-def matrix_products(x, weight, a, b, alpha):
-    return x @ weight.T + (x @ a.T) @ b.T * (alpha / a.shape[0])
+@wrong("7.1", "no gradient", case=LAYER, says="No gradient reaches")
+def without_grad(linear, r, alpha):
+    def change(self, x):
+        return Layer.change(self, x).detach()
+
+    return layer_with(change=change)(linear, r, alpha)
 
 
-@right("7.1", "one merged weight")
-def merged_weight(x, weight, a, b, alpha):
-    return F.linear(x, weight + alpha / b.shape[1] * (b @ a))
+@wrong("7.1", "no scale", case=LAYER, says="scale alpha / r is missing")
+def unscaled(linear, r, alpha):
+    return layer_with(scale=lambda self: 1)(linear, r, alpha)
 
 
-@right("7.1", "einsum")
-def einsum(x, weight, a, b, alpha):
-    low = torch.einsum("...i,ri->...r", x, a)
-    return torch.einsum("...i,oi->...o", x, weight) + alpha / len(a) * torch.einsum("...r,or->...o", low, b)
+@wrong("7.1", "scaled by alpha", case=LAYER, says="not by alpha / r")
+def by_alpha(linear, r, alpha):
+    return layer_with(scale=lambda self: self.alpha)(linear, r, alpha)
+
+
+@wrong("7.1", "rsLoRA", case=LAYER, says="rank-stabilised")
+def by_root(linear, r, alpha):
+    return layer_with(scale=lambda self: self.alpha / math.sqrt(self.r))(linear, r, alpha)
+
+
+@wrong("7.1", "without the bias", case=LAYER, says="with its bias")
+def without_bias(linear, r, alpha):
+    def forward(self, x):
+        return x @ self.linear.weight.T + self.scale() * self.change(x)
+
+    return layer_with(forward=forward)(linear, r, alpha)
+
+
+@wrong("7.1", "merged once, at the start", case=LAYER, says="nothing is added")
+def merged_early(linear, r, alpha):
+    layer = Layer(linear, r, alpha)
+    delta = layer.scale() * layer.b.detach() @ layer.a.detach()
+    layer.change = lambda x: x @ delta.T + 0 * Layer.change(layer, x)
+    return layer
+
+
+@wrong("7.1", "in the layer's dtype", case=IN_16_BITS, says="stays float32")
+def in_its_dtype(linear, r, alpha):
+    return start_with(torch.randn, torch.zeros, linear.weight.dtype)(linear, r, alpha)
+
+
+@wrong("7.1", "float32 comes out", case=IN_16_BITS, says="has become float32")
+def float_out(linear, r, alpha):
+    def forward(self, x):
+        return self.linear(x) + self.scale() * self.change(x)
+
+    return layer_with(forward=forward)(linear, r, alpha)
+
+
+@wrong("7.1", "x stays in 16 bits", case=IN_16_BITS, says="convert it for them")
+def x_as_it_is(linear, r, alpha):
+    return layer_with(change=lambda self, x: x @ self.a.T @ self.b.T)(linear, r, alpha)
+
+
+@wrong("7.1", "reads the weight", case=OWN_WAY, says="don't read its weight")
+def reads_weight(linear, r, alpha):
+    def forward(self, x):
+        y = F.linear(x, self.linear.weight, self.linear.bias)
+        return y + (self.scale() * self.change(x)).to(y.dtype)
+
+    return layer_with(forward=forward)(linear, r, alpha)
+
+
+@right("7.1", "a subclass")
+def a_subclass(linear, r, alpha):
+    return Layer(linear, r, alpha)
+
+
+@right("7.1", "two functional layers, small numbers")
+def functional(linear, r, alpha):
+    layer = layer_with(change=lambda self, x: F.linear(F.linear(x.to(self.a.dtype), self.a), self.b))(
+        linear, r, alpha
+    )
+    torch.nn.init.normal_(layer.a, std=0.01)
+    return layer
+
+
+@right("7.1", "einsum, summed in float32")
+def einsum(linear, r, alpha):
+    def forward(self, x):
+        y = self.linear(x)
+        low = torch.einsum("...i,ri->...r", x.float(), self.a)
+        return (y.float() + alpha / r * torch.einsum("...r,or->...o", low, self.b)).to(y.dtype)
+
+    return layer_with(forward=forward)(linear, r, alpha)
 
 
 # 7.2 ------------------------------------------------------------------------------------------------------------------
-START = "from 6 features to 3, rank 2"
+TWO_NAMES = "two blocks, two names"
 
 
-@wrong("7.2", "both random", case=START, says="changes the model before the first step")
-def both_random(in_features, out_features, r):
-    return torch.randn(r, in_features, requires_grad=True), torch.randn(out_features, r, requires_grad=True)
+def wrap_chosen(model, wrap, chosen):
+    """Wrap the layers that `chosen` (path, module) names; return how many."""
+    found = [(path, module) for path, module in model.named_modules() if chosen(path, module)]
+    for path, module in found:
+        parent, _, name = path.rpartition(".")
+        setattr(model.get_submodule(parent), name, wrap(module))
+    return len(found)
 
 
-@wrong("7.2", "both zero", case=START, says="nothing is ever learned")
-def both_zero(in_features, out_features, r):
-    return torch.zeros(r, in_features, requires_grad=True), torch.zeros(out_features, r, requires_grad=True)
+def called(names):
+    return lambda path, module: path.split(".")[-1] in names and isinstance(module, torch.nn.Linear)
 
 
-@wrong("7.2", "A zero, B random", case=START, says="the other way round")
-def a_zero(in_features, out_features, r):
-    return torch.zeros(r, in_features, requires_grad=True), torch.randn(out_features, r, requires_grad=True)
+@wrong("7.2", "freezes afterwards", case=TWO_NAMES, says="frozen as well")
+def freezes_all(model, names, wrap):
+    many = wrap_chosen(model, wrap, called(names))
+    model.requires_grad_(False)
+    return many
 
 
-@wrong("7.2", "fp16", case=START, says="gradient scaler refuses fp16")
-def in_half(in_features, out_features, r):
-    a = torch.randn(r, in_features, dtype=torch.float16, requires_grad=True)
-    return a, torch.zeros(out_features, r, dtype=torch.float16, requires_grad=True)
+@wrong("7.2", "doesn't freeze", case=TWO_NAMES, says="freeze the whole model")
+def freezes_nothing(model, names, wrap):
+    return wrap_chosen(model, wrap, called(names))
 
 
-@wrong("7.2", "no gradient", case=START, says="both need requires_grad")
-def without_gradient(in_features, out_features, r):
-    return torch.randn(r, in_features), torch.zeros(out_features, r)
+@wrong("7.2", "ends with", case=TWO_NAMES, says="whole last part")
+def ends_with(model, names, wrap):
+    model.requires_grad_(False)
+    chosen = called(names)
+    return wrap_chosen(
+        model, wrap, lambda p, m: chosen(p, m) or (p.endswith(tuple(names)) and chosen(names[0], m))
+    )
 
 
-@wrong("7.2", "scaled after requires_grad", case=START, says="takes leaves only")
-def no_leaf(in_features, out_features, r):
-    a = torch.randn(r, in_features, requires_grad=True) * 0.01
-    return a, torch.zeros(out_features, r, requires_grad=True)
+@wrong("7.2", "a variable, not the model", case=TWO_NAMES, says="an attribute of its parent")
+def only_a_variable(model, names, wrap):
+    model.requires_grad_(False)
+    many = 0
+    for path, module in list(model.named_modules()):
+        if called(names)(path, module):
+            module = wrap(module)
+            many += 1
+    return many
 
 
-@wrong("7.2", "transposed shapes", case=START, says="wrong way round")
-def transposed_start(in_features, out_features, r):
-    return torch.randn(in_features, r, requires_grad=True), torch.zeros(r, in_features, requires_grad=True)
+@wrong("7.2", "the first name only", case=TWO_NAMES, says="A layer is missing")
+def first_name(model, names, wrap):
+    model.requires_grad_(False)
+    return wrap_chosen(model, wrap, called(names[:1]))
 
 
-@wrong("7.2", "in and out exchanged", case=START, says="(r, in_features)")
-def exchanged(in_features, out_features, r):
-    return torch.randn(r, out_features, requires_grad=True), torch.zeros(in_features, r, requires_grad=True)
+@wrong("7.2", "the first block only", case=TWO_NAMES, says="A layer is missing")
+def first_block(model, names, wrap):
+    model.requires_grad_(False)
+    return wrap_chosen(model, wrap, lambda path, module: called(names)(path, module) and ".1." not in path)
 
 
-@right("7.2", "randn")
-def with_randn(in_features, out_features, r):
-    a = torch.randn(r, in_features) / r
-    a.requires_grad_()
-    return a, torch.zeros(out_features, r, requires_grad=True)
+@wrong("7.2", "returns nothing", case=TWO_NAMES, says="return how many")
+def returns_nothing(model, names, wrap):
+    model.requires_grad_(False)
+    wrap_chosen(model, wrap, called(names))
 
 
-@right("7.2", "parameters")
-def with_parameters(in_features, out_features, r):
-    a = torch.nn.Parameter(torch.nn.Linear(in_features, r, bias=False).weight.detach().clone())
-    return a, torch.nn.Parameter(torch.zeros(out_features, r))
+@wrong("7.2", "returns the names", case=TWO_NAMES, says="number returned")
+def returns_names(model, names, wrap):
+    model.requires_grad_(False)
+    wrap_chosen(model, wrap, called(names))
+    return len(names)
 
 
-@right("7.2", "two linear layers")
-def with_layers(in_features, out_features, r):
-    down, up = torch.nn.Linear(in_features, r, bias=False), torch.nn.Linear(r, out_features, bias=False)
-    torch.nn.init.zeros_(up.weight)
-    return down.weight, up.weight
+@wrong(
+    "7.2", "replaces while it looks", case="the adapter's own layer is called so", says="first make a list"
+)
+def while_looking(model, names, wrap):
+    model.requires_grad_(False)
+    many = 0
+    for path, module in model.named_modules():
+        if called(names)(path, module) and path.count(".linear") < 3:
+            parent, _, name = path.rpartition(".")
+            setattr(model.get_submodule(parent), name, wrap(module))
+            many += 1
+    return many
+
+
+@wrong("7.2", "needs a parent", case="a layer at the top", says="the model itself as parent")
+def needs_parent(model, names, wrap):
+    model.requires_grad_(False)
+    return wrap_chosen(model, wrap, lambda path, module: called(names)(path, module) and "." in path)
+
+
+@wrong("7.2", "whatever has the name", case="a container with the name", says="Only linear layers")
+def any_module(model, names, wrap):
+    model.requires_grad_(False)
+    return wrap_chosen(model, wrap, lambda path, module: path.split(".")[-1] in names)
+
+
+@right("7.2", "in two steps")
+def two_steps(model, names, wrap):
+    for parameter in model.parameters():
+        parameter.requires_grad = False
+    return wrap_chosen(model, wrap, called(names))
+
+
+@right("7.2", "by parents")
+def by_parents(model, names, wrap):
+    model.requires_grad_(False)
+    many = 0
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if name in names and isinstance(child, torch.nn.Linear):
+                setattr(parent, name, wrap(child))
+                many += 1
+    return many
+
+
+@right("7.2", "children first, by recursion")
+def by_recursion(model, names, wrap):
+    def go(module):
+        many = 0
+        for name, child in list(module.named_children()):
+            many += go(child)
+            if name in names and isinstance(child, torch.nn.Linear):
+                module._modules[name] = wrap(child)
+                many += 1
+        return many
+
+    model.requires_grad_(False)
+    return go(model)
 
 
 # 7.3 ------------------------------------------------------------------------------------------------------------------
@@ -201,51 +376,191 @@ def sums_first(shapes, r):
 
 
 # 7.4 ------------------------------------------------------------------------------------------------------------------
+THREE = "three batches"
+
+
+def adamw(model, lr):
+    return torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=lr)
+
+
+def steps(model, batches, optimizer, *, every=None, record=None):
+    """A right loop, of which each answer changes one thing."""
+    losses = []
+    for batch in batches:
+        (every or optimizer.zero_grad)()
+        loss = model(**batch).loss
+        loss.backward()
+        optimizer.step()
+        losses.append(record(loss, batch) if record else loss.item())
+    return losses
+
+
+@wrong("7.4", "keeps tensors", case=THREE, says="keep loss.item()")
+def keeps_graphs(model, batches, lr):
+    return steps(model, batches, adamw(model, lr), record=lambda loss, batch: loss)
+
+
+@wrong("7.4", "no step", case=THREE, says="No weight has changed")
+def no_step(model, batches, lr):
+    model.zero_grad()
+    return [model(**batch).loss.item() for batch in batches]
+
+
+@wrong("7.4", "gradients away before the step", case=THREE, says="No weight has changed")
+def cleared_too_early(model, batches, lr):
+    optimizer, losses = adamw(model, lr), []
+    for batch in batches:
+        loss = model(**batch).loss
+        loss.backward()
+        optimizer.zero_grad()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+@wrong("7.4", "all parameters", case=THREE, says="A frozen weight has changed")
+def all_parameters(model, batches, lr):
+    optimizer, losses = torch.optim.AdamW(model.parameters(), lr=lr), []
+    for batch in batches:
+        loss = model(**batch).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
+@wrong("7.4", "trains all", case=THREE, says="A frozen weight has changed")
+def trains_all(model, batches, lr):
+    model.requires_grad_(True)
+    return steps(model, batches, adamw(model, lr))
+
+
+@wrong("7.4", "the last loss", case=THREE, says="one loss for each batch")
+def last_loss(model, batches, lr):
+    return (steps(model, batches, adamw(model, lr)) or [[]])[-1]
+
+
+@wrong("7.4", "one batch", case=THREE, says="one loss for each batch")
+def one_batch(model, batches, lr):
+    return steps(model, batches[:1], adamw(model, lr))
+
+
+@wrong("7.4", "losses after the step", case=THREE, says="losses after each step")
+def after_the_step(model, batches, lr):
+    return steps(model, batches, adamw(model, lr), record=lambda _, batch: model(**batch).loss.item())
+
+
+@wrong("7.4", "cleared after each step only", case=THREE, says="left over from before")
+def left_over(model, batches, lr):
+    optimizer, losses = adamw(model, lr), []
+    for batch in batches:
+        loss = model(**batch).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
+@wrong("7.4", "never cleared", case=THREE, says="gradients of the steps before")
+def never_cleared(model, batches, lr):
+    return steps(model, batches, adamw(model, lr), every=lambda: None)
+
+
+@wrong("7.4", "plain SGD", case=THREE, says="AdamW is asked for")
+def plain_sgd(model, batches, lr):
+    return steps(model, batches, torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=lr))
+
+
+@wrong("7.4", "a new optimizer each time", case=THREE, says="forgets its moments")
+def anew(model, batches, lr):
+    return [loss for batch in batches for loss in steps(model, [batch], adamw(model, lr))]
+
+
+@wrong("7.4", "the default learning rate", case=THREE, says="AdamW's default")
+def default_rate(model, batches, lr):
+    return steps(model, batches, adamw(model, 1e-3))
+
+
+@right("7.4", "clears the model's gradients first")
+def clears_model(model, batches, lr):
+    optimizer, losses = adamw(model, lr), []
+    model.zero_grad()
+    for batch in batches:
+        loss = model(**batch).loss
+        loss.backward()
+        losses.append(float(loss))
+        optimizer.step()
+        optimizer.zero_grad()
+    return losses
+
+
+@right("7.4", "by name")
+def by_name(model, batches, lr):
+    trained = [p for name, p in model.named_parameters() if p.requires_grad]
+    return steps(model, batches, torch.optim.AdamW(trained, lr))
+
+
+@right("7.4", "autograd.grad")
+def autograd_grad(model, batches, lr):
+    trained = [p for p in model.parameters() if p.requires_grad]
+    optimizer, losses = torch.optim.AdamW(trained, lr=lr), []
+    for batch in batches:
+        loss = model(input_ids=batch["input_ids"], labels=batch["labels"]).loss
+        for p, gradient in zip(trained, torch.autograd.grad(loss, trained), strict=True):
+            p.grad = gradient
+        optimizer.step()
+        losses.append(loss.detach().item())
+    return losses
+
+
+# 7.5 ------------------------------------------------------------------------------------------------------------------
 MERGE_ONE, SIXTEEN = "rank 1, alpha 4", "a 16-bit base"
 
 
-@wrong("7.4", "no scale", case=MERGE_ONE, says="scale alpha / r is missing")
+@wrong("7.5", "no scale", case=MERGE_ONE, says="scale alpha / r is missing")
 def merge_unscaled(weight, a, b, alpha):
     return weight + b @ a
 
 
-@wrong("7.4", "the adapter alone", case=MERGE_ONE, says="W is still to be added")
+@wrong("7.5", "the adapter alone", case=MERGE_ONE, says="W is still to be added")
 def merge_adapter_alone(weight, a, b, alpha):
     return alpha / a.shape[0] * (b @ a)
 
 
-@wrong("7.4", "A @ B", case=MERGE_ONE, says="the product is B @ A")
+@wrong("7.5", "A @ B", case=MERGE_ONE, says="the product is B @ A")
 def merge_exchanged(weight, a, b, alpha):
     return weight + alpha / a.shape[0] * (a.T @ b.T)
 
 
-@wrong("7.4", "scaled by alpha", case="rank 2, alpha 5", says="not by alpha / r")
+@wrong("7.5", "scaled by alpha", case="rank 2, alpha 5", says="not by alpha / r")
 def merge_by_alpha(weight, a, b, alpha):
     return (weight.float() + alpha * (b @ a)).to(weight.dtype)
 
 
-@wrong("7.4", "float32 comes out", case=SIXTEEN, says="convert the sum")
+@wrong("7.5", "float32 comes out", case=SIXTEEN, says="convert the sum")
 def merge_float(weight, a, b, alpha):
     return weight.float() + alpha / a.shape[0] * (b @ a)
 
 
-@wrong("7.4", "rounded twice", case=SIXTEEN, says="Rounded twice")
+@wrong("7.5", "rounded twice", case=SIXTEEN, says="Rounded twice")
 def merge_twice(weight, a, b, alpha):
     return weight + (alpha / a.shape[0] * (b @ a)).to(weight.dtype)
 
 
-@wrong("7.4", "in place", case=MERGE_ONE, says="Work on a copy")
+@wrong("7.5", "in place", case=MERGE_ONE, says="Work on a copy")
 def merge_in_place(weight, a, b, alpha):
     weight += alpha / a.shape[0] * (b @ a)
     return weight
 
 
-@right("7.4", "in float64")
+@right("7.5", "in float64")
 def merge_double(weight, a, b, alpha):
     return (weight.double() + alpha / a.shape[0] * (b.double() @ a.double())).to(weight.dtype)
 
 
-@right("7.4", "outer products")
+@right("7.5", "outer products")
 def merge_outer(weight, a, b, alpha):
     merged = weight.float()
     for k in range(a.shape[0]):
@@ -253,12 +568,12 @@ def merge_outer(weight, a, b, alpha):
     return merged.to(weight.dtype)
 
 
-@right("7.4", "addmm")
+@right("7.5", "addmm")
 def merge_addmm(weight, a, b, alpha):
     return torch.addmm(weight.float(), b.float(), a.float(), alpha=alpha / a.shape[0]).to(weight.dtype)
 
 
-# 7.5 ------------------------------------------------------------------------------------------------------------------
+# 7.6 ------------------------------------------------------------------------------------------------------------------
 JOIN = "two examples"
 
 
@@ -271,33 +586,33 @@ def pack(examples, *, positions=None, labels=None):
     return {"input_ids": ids, "position_ids": where, "labels": what}
 
 
-@wrong("7.5", "positions run on", case=JOIN, says="run on over the join")
+@wrong("7.6", "positions run on", case=JOIN, says="run on over the join")
 def run_on(examples):
     return pack(examples, positions=lambda e, at: list(range(at, at + len(e["input_ids"]))))
 
 
-@wrong("7.5", "positions from 1", case=JOIN, says="counted from 0")
+@wrong("7.6", "positions from 1", case=JOIN, says="counted from 0")
 def from_one(examples):
     return pack(examples, positions=lambda e, at: list(range(1, len(e["input_ids"]) + 1)))
 
 
-@wrong("7.5", "loss across the join", case=JOIN, says="predicted from the last of the first one")
+@wrong("7.6", "loss across the join", case=JOIN, says="predicted from the last of the first one")
 def across(examples):
     return pack(examples, labels=lambda e: list(e["labels"]))
 
 
-@wrong("7.5", "labels shifted", case=JOIN, says="aren't shifted here")
+@wrong("7.6", "labels shifted", case=JOIN, says="aren't shifted here")
 def shifted(examples):
     return pack(examples, labels=lambda e: [*e["labels"][1:], -100])
 
 
-@wrong("7.5", "a -100 put in", case=JOIN, says="nothing is put in")
+@wrong("7.6", "a -100 put in", case=JOIN, says="nothing is put in")
 def put_in(examples):
     row = pack(examples, labels=lambda e: list(e["labels"]))
     return row | {"labels": [-100, -100, 12, 2, -100, -100, 21, 2]}
 
 
-@wrong("7.5", "padded", case=JOIN, says="no padding")
+@wrong("7.6", "padded", case=JOIN, says="no padding")
 def padded(examples):
     width = max(len(e["input_ids"]) for e in examples)
     return pack(
@@ -311,7 +626,7 @@ def padded(examples):
     )
 
 
-@wrong("7.5", "one row an example", case=JOIN, says="join the lists")
+@wrong("7.6", "one row an example", case=JOIN, says="join the lists")
 def unjoined(examples):
     return {
         "input_ids": [e["input_ids"] for e in examples],
@@ -321,13 +636,13 @@ def unjoined(examples):
 
 
 @wrong(
-    "7.5", "the first two only", case="three examples, one of a single token", says="Each example starts anew"
+    "7.6", "the first two only", case="three examples, one of a single token", says="Each example starts anew"
 )
 def first_two(examples):
     return pack(examples[:2])
 
 
-@right("7.5", "a loop")
+@right("7.6", "a loop")
 def row_loop(examples):
     row = {"input_ids": [], "position_ids": [], "labels": []}
     for example in examples:
@@ -338,7 +653,7 @@ def row_loop(examples):
     return row
 
 
-@right("7.5", "comprehensions")
+@right("7.6", "comprehensions")
 def comprehensions(examples):
     return {
         "input_ids": [t for e in examples for t in e["input_ids"]],
@@ -347,7 +662,7 @@ def comprehensions(examples):
     }
 
 
-@right("7.5", "itertools")
+@right("7.6", "itertools")
 def chained(examples):
     from itertools import chain
 
@@ -359,46 +674,46 @@ def chained(examples):
     }
 
 
-# 7.6 ------------------------------------------------------------------------------------------------------------------
+# 7.7 ------------------------------------------------------------------------------------------------------------------
 TEN, EMPTY = "10 tokens and 100 tokens", "a micro-batch without supervised tokens"
 
 
-@wrong("7.6", "mean of means", case=TEN, says="mean of the means")
+@wrong("7.7", "mean of means", case=TEN, says="mean of the means")
 def mean_of_means(micro_batches):
     return sum(loss for loss, _ in micro_batches) / len(micro_batches)
 
 
-@wrong("7.6", "a sum of losses", case=TEN, says="grows with the number")
+@wrong("7.7", "a sum of losses", case=TEN, says="grows with the number")
 def summed(micro_batches):
     return sum(loss for loss, _ in micro_batches)
 
 
-@wrong("7.6", "a sum over tokens", case=TEN, says="Divide by the number of tokens")
+@wrong("7.7", "a sum over tokens", case=TEN, says="Divide by the number of tokens")
 def summed_tokens(micro_batches):
     return sum(loss * n for loss, n in micro_batches)
 
 
-@wrong("7.6", "divides by the micro-batches", case=TEN, says="not of tokens")
+@wrong("7.7", "divides by the micro-batches", case=TEN, says="not of tokens")
 def by_batches(micro_batches):
     return sum(loss * n for loss, n in micro_batches) / len(micro_batches)
 
 
-@wrong("7.6", "the last one", case=TEN, says="Only the last micro-batch")
+@wrong("7.7", "the last one", case=TEN, says="Only the last micro-batch")
 def last_one(micro_batches):
     return micro_batches[-1][0]
 
 
-@wrong("7.6", "nan * 0", case=EMPTY, says="nan * 0 is nan")
+@wrong("7.7", "nan * 0", case=EMPTY, says="nan * 0 is nan")
 def nan_stays(micro_batches):
     return sum(loss * n for loss, n in micro_batches) / max(1, sum(n for _, n in micro_batches))
 
 
-@wrong("7.6", "divides by zero", case="nothing supervised at all", says="no division by zero")
+@wrong("7.7", "divides by zero", case="nothing supervised at all", says="no division by zero")
 def divides(micro_batches):
     return sum(loss * n for loss, n in micro_batches if n) / sum(n for _, n in micro_batches)
 
 
-@right("7.6", "a loop")
+@right("7.7", "a loop")
 def weighted_loop(micro_batches):
     total, tokens = 0.0, 0
     for loss, n in micro_batches:
@@ -407,14 +722,14 @@ def weighted_loop(micro_batches):
     return total / tokens if tokens else 0.0
 
 
-@right("7.6", "tensors")
+@right("7.7", "tensors")
 def weighted_tensors(micro_batches):
     losses = torch.tensor([loss for loss, _ in micro_batches], dtype=torch.float64).nan_to_num()
     weights = torch.tensor([n for _, n in micro_batches], dtype=torch.float64)
     return ((losses * weights).sum() / weights.sum().clamp(min=1)).item()
 
 
-@right("7.6", "a running mean")
+@right("7.7", "a running mean")
 def running_mean(micro_batches):
     mean, tokens = 0.0, 0
     for loss, n in micro_batches:
@@ -424,46 +739,46 @@ def running_mean(micro_batches):
     return mean
 
 
-# 7.7 ------------------------------------------------------------------------------------------------------------------
+# 7.8 ------------------------------------------------------------------------------------------------------------------
 OWN = "your rows"
 
 
-@wrong("7.7", "three rows", case=OWN, says="at least 8 rows")
+@wrong("7.8", "three rows", case=OWN, says="at least 8 rows")
 def three_rows():
     return library_rows()[:3]
 
 
-@wrong("7.7", "an empty answer", case=OWN, says="needs an answer")
+@wrong("7.8", "an empty answer", case=OWN, says="needs an answer")
 def empty_answer():
     return [*library_rows(), {"instruction": "Who are you?", "output": "  "}]
 
 
-@wrong("7.7", "texts in place of rows", case=OWN, says="A row is a dict")
+@wrong("7.8", "texts in place of rows", case=OWN, says="A row is a dict")
 def texts():
     return [row["instruction"] + " " + row["output"] for row in library_rows()]
 
 
-@wrong("7.7", "one row many times", case=OWN, says="weighs double")
+@wrong("7.8", "one row many times", case=OWN, says="weighs double")
 def copies():
     return [library_rows()[0] for _ in range(10)]
 
 
-@wrong("7.7", "an essay", case=OWN, says="Keep it short")
+@wrong("7.8", "an essay", case=OWN, says="Keep it short")
 def essay():
     return [*library_rows(), {"instruction": "Tell me all.", "output": "We open at nine. " * 100}]
 
 
-@wrong("7.7", "names of one's own", case=OWN, says="validator of topic 01")
+@wrong("7.8", "names of one's own", case=OWN, says="validator of topic 01")
 def own_names():
     return [{"ask": row["instruction"], "say": row["output"]} for row in library_rows()]
 
 
-@wrong("7.7", "ends with the user", case=OWN, says="validator of topic 01")
+@wrong("7.8", "ends with the user", case=OWN, says="validator of topic 01")
 def no_last_answer():
     return [{"messages": [{"role": "user", "content": row["instruction"]}]} for row in library_rows()]
 
 
-@right("7.7", "chats")
+@right("7.8", "chats")
 def chats():
     return [
         {
@@ -476,12 +791,12 @@ def chats():
     ]
 
 
-@right("7.7", "prompt and completion")
+@right("7.8", "prompt and completion")
 def pairs():
     return [{"prompt": row["instruction"], "completion": row["output"]} for row in library_rows()]
 
 
-@right("7.7", "made in a loop")
+@right("7.8", "made in a loop")
 def numbers():
     return [{"instruction": f"What is {n} in Roman numerals?", "output": "I" * n} for n in range(1, 9)]
 
@@ -489,100 +804,45 @@ def numbers():
 # Statements of the texts, and what ignores them -------------------------------------------------------------------------
 
 
-@wrong("7.1", "no gradient", case="a gradient for training", says="nothing can be trained")
-def without_grad(x, weight, a, b, alpha):
-    with torch.no_grad():
-        return x @ weight.T + alpha / a.shape[0] * (x @ a.T @ b.T)
-
-
-@wrong("7.1", "a whole number for the scale", case=SCALED, says="alpha / r times")
-def whole_scale(x, weight, a, b, alpha):
-    return x @ weight.T + alpha // a.shape[0] * (x @ a.T @ b.T)
-
-
-@right("7.1", "in float64")
-def forward_in_float64(x, weight, a, b, alpha):
-    x, weight, a, b = x.double(), weight.double(), a.double(), b.double()
-    return x @ weight.T + alpha / a.shape[0] * (x @ a.T @ b.T)
-
-
 @wrong("7.3", "rank 16", case="SmolLM2-135M's seven layers, 30 blocks", says="r is a parameter")
 def rank_16(shapes, r):
     return sum(16 * (o + i) for o, i in shapes)
 
 
-@wrong("7.4", "the wrong size for r", case=MERGE_ONE, says="A's first")
+@wrong("7.5", "the wrong size for r", case=MERGE_ONE, says="A's first")
 def by_inputs(weight, a, b, alpha):
     return (weight.float() + alpha / a.shape[1] * (b.float() @ a.float())).to(weight.dtype)
 
 
-@wrong("7.4", "the product in 16 bits", case="a 16-bit adapter", says="convert both to float32")
+@wrong("7.5", "the product in 16 bits", case="a 16-bit adapter", says="convert both to float32")
 def product_in_16_bits(weight, a, b, alpha):
     return (weight.float() + alpha / a.shape[0] * (b @ a).float()).to(weight.dtype)
 
 
-@wrong("7.6", "a loss of 0.0 left out", case="a loss of 0.0", says="Ask whether it has tokens")
+@wrong("7.7", "a loss of 0.0 left out", case="a loss of 0.0", says="Ask whether it has tokens")
 def no_zero_loss(micro_batches):
     kept = [(m, k) for m, k in micro_batches if m and k]
     return sum(m * k for m, k in kept if not math.isnan(m)) / sum(k for _, k in kept) if kept else 0.0
 
 
-@wrong("7.6", "// for /", case="10 tokens and 100 tokens", says="cuts the fraction off")
+@wrong("7.7", "// for /", case="10 tokens and 100 tokens", says="cuts the fraction off")
 def floor_division(micro_batches):
     tokens = sum(n for _, n in micro_batches)
     return sum(loss * n for loss, n in micro_batches if n) // tokens if tokens else 0.0
 
 
-@wrong("7.6", "alike is the same", case="two alike", says="are two")
+@wrong("7.7", "alike is the same", case="two alike", says="are two")
 def alike_is_the_same(micro_batches):
     kept = {(loss, n) for loss, n in micro_batches if n}
     return sum(loss * n for loss, n in kept) / sum(n for _, n in kept) if kept else 0.0
 
 
-ANSWERS.equivalent("7.1", "only its shape is asked for", "a -> a.detach()")
+ANSWERS.equivalent("7.5", "a sum with a float32 tensor is in float32", "weight.float() -> weight")
 ANSWERS.equivalent(
-    "7.2",
-    "A may be random in any size",
-    "torch.randn(r, in_features) / r -> torch.randn(r, in_features) * r",
-    "torch.randn(r, in_features) / r -> torch.randn(r, in_features) // r",
-    "torch.randn(r, in_features) / r -> torch.randn(r, in_features)",
-    "torch.randn(r, in_features) / r -> r / torch.randn(r, in_features)",
-)
-ANSWERS.equivalent("7.4", "a sum with a float32 tensor is in float32", "weight.float() -> weight")
-ANSWERS.equivalent(
-    "7.6",
+    "7.7",
     "a loss of 0.0 adds nothing to this sum, and there is no number of tokens below 0",
     "(… for loss, n in micro_batches if n > 0) -> (… for loss, n in micro_batches if loss and n > 0)",
     "n > 0 -> n",
-)
-ANSWERS.statements(
-    "7.1",
-    {
-        "x W^T": adapter_alone,
-        "plus the adapter's": frozen_alone,
-        "transposed": untransposed,
-        "alpha / r": unscaled,
-        "divided by r": by_alpha,
-        "r, not its root": by_root,
-        "a fraction": whole_scale,
-        "for the adapter only": both_scaled,
-        "r is A's first size": by_outputs,
-        "x (..., in)": two_dimensions,
-        "a gradient flows": without_grad,
-    },
-)
-ANSWERS.statements(
-    "7.2",
-    {
-        "B changes nothing yet": both_random,
-        "A is random": both_zero,
-        "A, not B": a_zero,
-        "float32": in_half,
-        "requires_grad": without_gradient,
-        "leaves": no_leaf,
-        "(A, B)": transposed_start,
-        "A (r, in), B (out, r)": exchanged,
-    },
 )
 ANSWERS.statements(
     "7.3",
@@ -598,7 +858,7 @@ ANSWERS.statements(
     },
 )
 ANSWERS.statements(
-    "7.4",
+    "7.5",
     {
         "alpha / r": merge_unscaled,
         "W": merge_adapter_alone,
@@ -612,7 +872,7 @@ ANSWERS.statements(
     },
 )
 ANSWERS.statements(
-    "7.5",
+    "7.6",
     {
         "positions restart": run_on,
         "from 0": from_one,
@@ -625,7 +885,7 @@ ANSWERS.statements(
     },
 )
 ANSWERS.statements(
-    "7.6",
+    "7.7",
     {
         "over all tokens": mean_of_means,
         "the mean": summed,
@@ -640,7 +900,7 @@ ANSWERS.statements(
     },
 )
 ANSWERS.statements(
-    "7.7",
+    "7.8",
     {
         "at least 8": three_rows,
         "with an answer": empty_answer,
@@ -653,9 +913,58 @@ ANSWERS.statements(
 )
 
 
-@wrong("7.1", "the smaller size for r", case="a rank above the number of inputs", says="A's first size")
-def smaller_size(x, weight, a, b, alpha):
-    return x @ weight.T + alpha / min(a.shape) * (x @ a.T @ b.T)
-
-
-ANSWERS.statements("7.1", {"r, not the smaller size": smaller_size})
+ANSWERS.statements(
+    "7.1",
+    {
+        "a is random": both_zero,
+        "b is zero": both_random,
+        "float32": in_half,
+        "whatever the layer is in": in_its_dtype,
+        "a (r, in), b (out, r)": shapes_exchanged,
+        "called a and b": other_names,
+        "the wrapped layer is frozen": not_frozen,
+        "a gradient flows": without_grad,
+        "alpha / r": unscaled,
+        "divided by r": by_alpha,
+        "r, not its root": by_root,
+        "the layer's whole output": without_bias,
+        "a and b as they are now": merged_early,
+        "output in the layer's dtype": float_out,
+        "x in the layer's dtype": x_as_it_is,
+        "call the layer": reads_weight,
+    },
+)
+ANSWERS.statements(
+    "7.2",
+    {
+        "adapters stay trainable": freezes_all,
+        "all else is frozen": freezes_nothing,
+        "the whole last part of the path": ends_with,
+        "in the model": only_a_variable,
+        "each of the names": first_name,
+        "everywhere": first_block,
+        "return": returns_nothing,
+        "how many layers": returns_names,
+        "each layer once": while_looking,
+        "at the top as well": needs_parent,
+        "linear layers only": any_module,
+    },
+)
+ANSWERS.statements(
+    "7.4",
+    {
+        "plain floats": keeps_graphs,
+        "one step a batch": no_step,
+        "gradients are still there at the step": cleared_too_early,
+        "frozen weights stay": all_parameters,
+        "only what requires a gradient": trains_all,
+        "a list": last_loss,
+        "each batch": one_batch,
+        "before its step": after_the_step,
+        "what is left over doesn't count": left_over,
+        "cleared for each batch": never_cleared,
+        "AdamW": plain_sgd,
+        "one optimizer": anew,
+        "lr": default_rate,
+    },
+)

@@ -1,13 +1,19 @@
-"""Exercises of lab 07: LoRA by hand, a packed row, the loss of an accumulated batch, and a fine-tune of one's own."""
+"""Exercises of lab 07: LoRA by hand (layer, model, loop, merging), a packed row, an accumulated loss, rows of one's own."""
 
 from __future__ import annotations
 
+import copy
+import functools
 import math
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import torch
+from torch import nn
 from torch.nn import functional as F
 
+from onegpu.exercises.comparison import difference
 from onegpu.exercises.exercise import Case, Exercise, Mistake
 from onegpu.packed_training import collate_rows
 
@@ -15,18 +21,53 @@ LEAST_ROWS = 8
 MOST_CHARACTERS = 600
 
 
-def lora_forward(
-    x: torch.Tensor, weight: torch.Tensor, a: torch.Tensor, b: torch.Tensor, alpha: float
-) -> torch.Tensor:
-    """Return ``x W^T + (alpha / r) x A^T B^T``: x (tokens, in), W (out, in), A (r, in), B (out, r)."""
-    return F.linear(x, weight) + alpha / a.shape[0] * F.linear(F.linear(x, a), b)
+class LoRALinear(nn.Module):
+    """A frozen linear layer with a trainable change of rank r beside it (Hu et al. 2021, LoRA).
+
+    ``a`` is float32 of shape (r, in), random; ``b`` is float32 of shape (out, r), zero at the start.
+    """
+
+    def __init__(self, linear: nn.Module, r: int, alpha: float) -> None:
+        super().__init__()
+        self.linear, self.scale = linear.requires_grad_(False), alpha / r
+        self.a = nn.Parameter(nn.init.kaiming_uniform_(torch.empty(r, linear.in_features), a=math.sqrt(5)))
+        self.b = nn.Parameter(torch.zeros(linear.out_features, r))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return linear(x) + (alpha / r) x A^T B^T in the frozen layer's dtype; the change is computed in float32."""
+        frozen = self.linear(x)
+        return frozen + (self.scale * F.linear(F.linear(x.float(), self.a), self.b)).to(frozen.dtype)
 
 
-def init_lora(in_features: int, out_features: int, r: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return trainable float32 A (r, in), random, and B (out, r), zero."""
-    a = torch.empty(r, in_features)
-    torch.nn.init.kaiming_uniform_(a, a=math.sqrt(5))
-    return a.requires_grad_(), torch.zeros(out_features, r, requires_grad=True)
+def lora_linear(linear: nn.Module, r: int, alpha: float) -> nn.Module:
+    """Return a layer that computes as the frozen ``linear`` does, plus a trainable change of rank r."""
+    return LoRALinear(linear, r, alpha)
+
+
+def add_lora(model: nn.Module, names: Sequence[str], wrap: Callable[[nn.Module], nn.Module]) -> int:
+    """Freeze a model, put ``wrap(layer)`` in the place of each linear layer called so, and return how many there were."""
+    model.requires_grad_(False)
+    found = [
+        (path.rpartition("."), layer)
+        for path, layer in model.named_modules()
+        if path.rpartition(".")[2] in names and isinstance(layer, nn.Linear)
+    ]
+    for (parent, _, name), layer in found:
+        setattr(model.get_submodule(parent), name, wrap(layer))
+    return len(found)
+
+
+def train_adapters(model: nn.Module, batches: Sequence[dict[str, Any]], lr: float) -> list[float]:
+    """Train what requires a gradient with AdamW, one step a batch; return each batch's loss before its step."""
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=lr)
+    losses = []
+    for batch in batches:
+        optimizer.zero_grad()
+        loss = model(**batch).loss
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
 
 
 def lora_parameters(shapes: list[tuple[int, int]], r: int) -> int:
@@ -99,7 +140,6 @@ def _says(text: str) -> Any:
 
 # --- numbers that can be checked by hand -------------------------------------------------------------------------------
 
-X = torch.tensor([[1.0, 2.0]])
 W = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
 A = torch.tensor([[1.0, 1.0], [0.0, 1.0]])
 B = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]])
@@ -111,64 +151,193 @@ TWO = [
 ]
 
 
-def _init_difference(got: Any, expected: Any) -> str | None:
-    if (
-        not isinstance(got, tuple | list)
-        or len(got) != 2
-        or not all(isinstance(t, torch.Tensor) for t in got)
-    ):
-        return "expected two tensors, A and B"
-    for name, ours, theirs in zip("AB", expected, got, strict=True):
-        if theirs.shape != ours.shape:
-            return f"{name} has the shape {tuple(theirs.shape)}, expected {tuple(ours.shape)}"
-        if theirs.dtype != torch.float32:
-            return f"{name} is {theirs.dtype}, expected torch.float32"
-        if not theirs.requires_grad:
-            return f"{name}.requires_grad is False"
-        if not theirs.is_leaf:
-            return f"{name} was computed from another tensor that requires a gradient"
-    a, b = got
-    if b.any():
-        return "B is not zero"
-    if not a.any():
-        return "A is zero"
-    return "A's numbers are all the same" if bool((a == a.flatten()[0]).all()) else None
+class DoublingLinear(nn.Linear):
+    """Computes in a way of its own, as a layer in four bits does: who reads ``weight`` doesn't get its output."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return twice what a linear layer gives."""
+        return 2 * super().forward(x)
 
 
-_INIT_MISTAKES = (
-    Mistake(
-        lambda got: (
-            got[0].shape != got[1].shape
-            and got[0].shape == got[1].t().shape
-            and got[0].shape[0] > got[0].shape[1]
-        ),
-        "The two are the wrong way round: A comes first and leads from in_features to r, its shape is (r, in_features).",
-    ),
-    Mistake(
-        lambda got: got[0].dtype == torch.float16 or got[1].dtype == torch.float16,
-        "Trainable parameters stay float32, on a T4 too: the gradient scaler refuses fp16 gradients.",
-    ),
-    Mistake(
-        lambda got: not got[0].any() and not got[1].any(),
-        "With A and B both zero, both gradients are zero as well: nothing is ever learned. Only B starts at zero.",
-    ),
-    Mistake(
-        lambda got: not got[0].any(),
-        "A is zero and B random: the first output is right, but LoRA starts the other way round, A random and B zero.",
-    ),
-    Mistake(
-        lambda got: got[1].any(),
-        "With B not zero the adapter changes the model before the first step: B starts at zero.",
-    ),
-    Mistake(
-        lambda got: not (got[0].is_leaf and got[1].is_leaf),
-        "An optimizer takes leaves only: make the tensor first, then call .requires_grad_() on it, last of all.",
-    ),
-    Mistake(
-        lambda got: not (got[0].requires_grad and got[1].requires_grad),
-        "Both are trained, so both need requires_grad=True.",
-    ),
-)
+def _whole_numbers(*shape: int, period: int) -> torch.Tensor:
+    """Small whole numbers, the same each time; exact in 16 bits."""
+    return (torch.arange(math.prod(shape)) % period - period // 2).float().reshape(shape)
+
+
+def small_layer(
+    kind: type[nn.Linear], in_features: int, out_features: int, dtype: torch.dtype, bias: bool = True
+) -> nn.Linear:
+    """Return a layer whose weights are small whole numbers."""
+    layer = kind(in_features, out_features, bias=bias, dtype=dtype)
+    with torch.no_grad():
+        layer.weight.copy_(_whole_numbers(out_features, in_features, period=4))
+        if bias:
+            layer.bias.copy_(_whole_numbers(out_features, period=3) + 5)
+    return layer
+
+
+def _report_layer(function: Callable[..., Any], linear: nn.Linear, r: int, alpha: float) -> Any:
+    """Build the layer and say what it trains, how it starts, and what it gives once A and B are some numbers."""
+    own = copy.deepcopy(linear)
+    layer = function(linear, r, alpha)
+    if not isinstance(layer, nn.Module):
+        return layer
+    if not all(isinstance(getattr(layer, name, None), nn.Parameter) for name in "ab"):
+        return {"parameters": sorted(name for name, _ in layer.named_parameters())}
+    x = _whole_numbers(2, 3, linear.in_features, period=5).to(linear.weight.dtype)
+    report = {
+        "trained": sorted(name for name, p in layer.named_parameters() if p.requires_grad),
+        "a": [
+            *layer.a.shape,
+            str(layer.a.dtype),
+            "random" if len(set(layer.a.flatten().tolist())) > 1 else "not random",
+        ],
+        "b": [*layer.b.shape, str(layer.b.dtype), "not zero" if layer.b.any() else "zero"],
+    }
+    if report["a"][:3] != [r, own.in_features, "torch.float32"] or report["b"][:3] != [
+        own.out_features,
+        r,
+        "torch.float32",
+    ]:
+        return report
+    report["changed at the start"] = not torch.equal(layer(x), own(x))
+    with torch.no_grad():
+        layer.a.copy_(_whole_numbers(*layer.a.shape, period=3))
+        layer.b.copy_(_whole_numbers(*layer.b.shape, period=5) + 1)
+    out = layer(x)
+    report["added"] = (out.detach().float() - own(x).detach().float()).flatten().tolist()
+    report["output"] = [*out.shape, str(out.dtype)]
+    if out.requires_grad:
+        out.float().pow(2).sum().backward()
+    report["gradients"] = sorted(name for name, p in layer.named_parameters() if p.grad is not None)
+    return report
+
+
+def _added_times(factor: Callable[[float, int], float]) -> Callable[[float, int], Callable[[Any], bool]]:
+    """Makes a mistake of what was added, in a case with these alpha and r, if it is `factor` times what it should be."""
+
+    def of(alpha: float, r: int) -> Callable[[Any], bool]:
+        right = _report_layer(lora_linear, small_layer(nn.Linear, 3, 4, torch.float32), r, alpha)["added"]
+        return lambda got: torch.allclose(torch.tensor(got["added"]), torch.tensor(right) * factor(alpha, r))
+
+    return of
+
+
+class Block(nn.Module):
+    """Layers as in a transformer's block, and two that only look alike."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q_proj, self.k_proj = nn.Linear(4, 4), nn.Linear(4, 2)
+        self.linear = nn.Linear(4, 4)
+        self.my_q_proj = nn.Linear(4, 4)
+        self.norm = nn.LayerNorm(4)
+
+
+def _two_blocks() -> nn.Module:
+    return nn.ModuleDict({"layers": nn.ModuleList([Block(), Block()]), "head": nn.Linear(4, 7)})
+
+
+def _one_in_another() -> nn.Module:
+    """A container called as its layer is."""
+    return nn.Sequential(
+        nn.ModuleDict({"q_proj": nn.ModuleDict({"q_proj": nn.Linear(4, 4)}), "norm": nn.LayerNorm(4)})
+    )
+
+
+def _rank_2() -> Callable[[nn.Module], nn.Module]:
+    return functools.partial(lora_linear, r=2, alpha=4.0)
+
+
+def _report_model(function: Callable[..., Any], model: nn.Module, names: list[str], wrap: Any) -> Any:
+    """Put the adapters in and say where they are, and what is trained."""
+    many = function(model, names, wrap)
+    return {
+        "returned": many,
+        "adapters": [path for path, module in model.named_modules() if isinstance(module, LoRALinear)],
+        "trained": [name for name, p in model.named_parameters() if p.requires_grad],
+    }
+
+
+class NextToken(nn.Module):
+    """A model of 11 tokens with the interface of transformers; some gradients are left over from before."""
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__()
+        random = torch.Generator().manual_seed(seed)
+        self.embedding, self.proj = nn.Embedding(11, 6), nn.Linear(6, 6)
+        self.head = nn.Linear(6, 11, bias=False)
+        for p in self.parameters():
+            p.data = torch.randn(p.shape, generator=random)
+        add_lora(self, ["proj"], _rank_2())
+        self.proj.a.data = torch.randn(self.proj.a.shape, generator=random)
+        for p in (self.proj.a, self.proj.b, self.head.weight):
+            p.grad = torch.full_like(p, 3.0)
+
+    def forward(self, input_ids: torch.Tensor, labels: torch.Tensor) -> SimpleNamespace:
+        """Return an object with ``loss``, a mean over tokens: each label is predicted from the token before it."""
+        logits = self.head(torch.tanh(self.proj(self.embedding(input_ids))))
+        return SimpleNamespace(loss=F.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten()))
+
+
+def token_batches(*rows: Sequence[int]) -> list[dict[str, torch.Tensor]]:
+    """Return one batch for each row of token ids, every one of them learned."""
+    return [{"input_ids": torch.tensor([row]), "labels": torch.tensor([row])} for row in rows]
+
+
+def _report_training(function: Callable[..., Any], model: nn.Module, batches: list, lr: float) -> Any:
+    """Train, and say the losses (as they are returned), what changed and where it ended."""
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    losses = function(model, batches, lr)
+    after = dict(model.named_parameters())
+    return {
+        "losses": losses,
+        "hold a graph": isinstance(losses, list | tuple)
+        and any(isinstance(loss, torch.Tensor) and loss.requires_grad for loss in losses),
+        "changed": sorted(n for n, p in before.items() if not torch.equal(p, after[n])),
+        "b after": after["proj.b"].detach().clone(),
+    }
+
+
+def _faulty_training(fault: str) -> Callable[..., list[float]]:
+    """A loop with one fault, to know the numbers that it gives."""
+
+    def train(model: nn.Module, batches: list, lr: float) -> list[float]:
+        def new_optimizer() -> torch.optim.Optimizer:
+            trained = [p for p in model.parameters() if p.requires_grad]
+            if fault == "sgd":
+                return torch.optim.SGD(trained, lr=lr)
+            return torch.optim.AdamW(trained, **({} if fault == "default lr" else {"lr": lr}))
+
+        optimizer, losses = new_optimizer(), []
+        if fault not in ("left over", "never cleared"):
+            optimizer.zero_grad()
+        for batch in batches:
+            optimizer = new_optimizer() if fault == "anew" else optimizer
+            loss = model(**batch).loss
+            loss.backward()
+            optimizer.step()
+            if fault != "never cleared":
+                optimizer.zero_grad()
+            losses.append((model(**batch).loss if fault == "after" else loss).item())
+        return losses
+
+    return train
+
+
+def _three_batches() -> tuple:
+    return NextToken(), token_batches([1, 2, 3, 4], [5, 6, 7], [1, 2, 8, 9, 10]), 0.05
+
+
+@functools.cache
+def _given_by(fault: str) -> dict[str, Any]:
+    return _report_training(_faulty_training(fault), *_three_batches())
+
+
+def _like(fault: str) -> Callable[[Any], bool]:
+    """Was this fault made in the case of three batches?"""
+    return lambda got: difference(got, _given_by(fault), rtol=1e-4, atol=1e-5) is None
+
 
 _ROW_MISTAKES = (
     Mistake(
@@ -199,120 +368,179 @@ EXERCISES = (
     Exercise(
         "7.1",
         "a layer with an adapter",
-        lora_forward,
+        lora_linear,
         level="core",
-        difficulty=2,
+        difficulty=3,
         importance=5,
-        minutes=12,
+        minutes=20,
         hints=(
-            "What shape has x after A? And after B?",
-            "The frozen layer's output plus the adapter's: through A to r numbers a token, through B "
-            "to the outputs, times alpha over r, with r read off A's shape. Stay with the tensors, so"
-            " that A and B get gradients.",
+            "If A and B were both zero, what would be the gradient of each? And who knows best how the frozen layer computes?",
+            "A class derived from torch.nn.Module: its __init__ keeps the layer, frozen, and makes two parameters, a random "
+            "and b zero; its forward calls the layer and adds x through a, through b, times alpha over r, computed in "
+            "float32 and converted to the dtype of the layer's output.",
         ),
-        lesson="LoRA by hand",
+        lesson="LoRA: learn a thin change",
+        run=_report_layer,
+        may_change_input=True,
         cases=(
             Case(
-                "rank 1, alpha 1",
-                (X, W, A1, B1, 1.0),
-                "x A^T has one number a token, 1 + 2 = 3; times B^T it is [3, 0, 6]; add it to x W^T = [1, 2, 3].",
-                expected=torch.tensor([[4.0, 2.0, 9.0]]),
+                "3 features to 4, rank 2, alpha 6",
+                lambda: (small_layer(nn.Linear, 3, 4, torch.float32), 2, 6.0),
+                "The layer's own output, plus alpha / r times x A^T B^T; a is (r, in), b is (out, r), and only they are "
+                "trained.",
                 mistakes=(
                     Mistake(
-                        torch.tensor([[3.0, 0.0, 6.0]]),
-                        "That is the adapter alone: the frozen layer x W^T is added.",
+                        lambda got: "parameters" in got,
+                        "Name the two parameters a and b, each a torch.nn.Parameter: others find them by these names.",
                     ),
                     Mistake(
-                        torch.tensor([[2.0, 2.0, 5.0]]),
-                        "Divided by the number of outputs, 3: r is the inner size, A.shape[0] or B.shape[1], here 1.",
+                        lambda got: got["a"][:2] == [3, 2] or got["a"][:2] == [2, 4],
+                        "The shapes are the wrong way round: a leads from the inputs to r, so it is (r, in_features), and b "
+                        "is (out_features, r).",
                     ),
                     Mistake(
-                        torch.tensor([[1.0, 2.0, 3.0]]),
-                        "That is the frozen layer alone: the adapter is missing.",
+                        lambda got: "float16" in got["a"][2] + got["b"][2],
+                        "Trainable parameters stay float32, on a T4 too: the gradient scaler refuses fp16 gradients.",
                     ),
                     Mistake(
-                        lambda got: isinstance(got, RuntimeError),
-                        "The shapes don't meet: weights are stored as (out, in), so a layer computes x @ W.T, and the "
-                        "adapter x @ A.T @ B.T.",
+                        lambda got: got["a"][3] == "not random" and got["b"][3] == "zero",
+                        "With a and b both zero (or all alike), nothing is learned: a is random, only b is zero.",
                     ),
-                ),
-            ),
-            Case(
-                "rank 2, alpha 5",
-                (X, W, A, B, 5.0),
-                "The adapter's share is alpha / r times x A^T B^T, here 5 / 2.",
-                expected=torch.tensor([[8.5, 7.0, 3.0]]),
-                mistakes=(
                     Mistake(
-                        torch.tensor([[4.0, 4.0, 3.0]]),
+                        lambda got: got["b"][3] == "not zero",
+                        "With b not zero the adapter changes the model before the first step: b starts at zero.",
+                    ),
+                    Mistake(
+                        lambda got: any(name.startswith("linear") or "." in name for name in got["trained"]),
+                        "The wrapped layer is trained too: freeze it with requires_grad_(False).",
+                    ),
+                    Mistake(
+                        lambda got: got["gradients"] == [],
+                        "No gradient reaches a and b: don't detach, and don't compute under no_grad.",
+                    ),
+                    Mistake(
+                        _added_times(lambda alpha, r: r / alpha)(6.0, 2),
                         "The scale alpha / r is missing: without it a change of the rank changes the step size too.",
                     ),
                     Mistake(
-                        torch.tensor([[16.0, 12.0, 3.0]]),
-                        "Scaled by alpha, not by alpha / r: the rank is A's first size.",
+                        _added_times(lambda alpha, r: r)(6.0, 2),
+                        "Scaled by alpha, not by alpha / r.",
                     ),
                     Mistake(
-                        X @ W.t() + 5 / math.sqrt(2) * (X @ A.t() @ B.t()),
+                        _added_times(lambda alpha, r: math.sqrt(r))(6.0, 2),
                         "alpha / sqrt(r) is rank-stabilised LoRA (rsLoRA); plain LoRA divides by r.",
                     ),
                     Mistake(
-                        torch.tensor([[10.0, 10.0, 7.5]]),
-                        "The frozen layer is scaled too: alpha / r belongs to the adapter only.",
+                        lambda got: got["changed at the start"],
+                        "At the start the layer gives something else than the wrapped one: add to its whole output, with "
+                        "its bias.",
+                    ),
+                    Mistake(
+                        lambda got: not any(got["added"]),
+                        "Whatever a and b are, nothing is added: forward has to use them as they are now.",
                     ),
                 ),
             ),
             Case(
-                "a rank above the number of inputs",
-                (X, W, torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]), torch.eye(3), 6.0),
-                "r is A's first size, here 3, though x has 2 numbers: the scale is 6 / 3.",
-                expected=torch.tensor([[3.0, 6.0, 9.0]]),
+                "a layer in bfloat16",
+                lambda: (small_layer(nn.Linear, 4, 2, torch.bfloat16, bias=False), 1, 3.0),
+                "a and b stay float32; x comes in the layer's dtype, so convert it for them, and convert what they give "
+                "to the dtype of the layer's output.",
+                mistakes=(
+                    Mistake(
+                        lambda got: "bfloat16" in got["a"][2] + got["b"][2],
+                        "What is trained stays float32, whatever the frozen layer is in.",
+                    ),
+                    Mistake(
+                        lambda got: got["output"][-1] == "torch.float32",
+                        "The output has become float32: the layer after this one expects the dtype that the frozen one gives.",
+                    ),
+                ),
             ),
             Case(
-                "a gradient for training",
-                lambda: (X, W, A.clone().requires_grad_(), B.clone().requires_grad_(), 3.0),
-                "A and B are trained through this function.",
-            ),
-            Case(
-                "B is zero",
-                (X, W, A, torch.zeros(3, 2), 4.0),
-                "With B = 0 the layer is the frozen one: this is how training starts.",
-                expected=torch.tensor([[1.0, 2.0, 3.0]]),
-            ),
-            Case(
-                "a batch of sentences",
-                (torch.ones(2, 3, 2), W, A1, B1, 1.0),
-                "x may have any number of dimensions: .T turns all of them around, x @ W.T does not touch x's.",
+                "a layer that computes in its own way",
+                lambda: (small_layer(DoublingLinear, 2, 3, torch.float32), 4, 2.0),
+                "A layer in four bits isn't x @ weight.T: call it, don't read its weight.",
             ),
         ),
     ),
     Exercise(
         "7.2",
-        "how an adapter starts",
-        init_lora,
-        level="warm-up",
-        difficulty=2,
-        importance=4,
-        minutes=8,
+        "adapters in a model",
+        add_lora,
+        level="core",
+        difficulty=4,
+        importance=5,
+        minutes=20,
         hints=(
-            "If both are zero, what is the gradient of each?",
-            "A random of shape (r, in), B zeros of shape (out, r), both float32; ask for gradients "
-            "last of all, so that both are leaves.",
+            "What happens to a loop over a model's modules when it changes the model? And to adapters that are frozen with "
+            "everything else?",
+            "Freeze everything. Make a list of (path, layer) from named_modules, of those layers that are linear and whose "
+            "last part of the path is in names. Then go through the list: the module at the rest of the path is the parent, "
+            "and setattr puts wrap(layer) into it.",
         ),
-        lesson="LoRA by hand",
+        lesson="A loop of your own",
+        run=_report_model,
+        may_change_input=True,
         cases=(
             Case(
-                "from 6 features to 3, rank 2",
-                (6, 3, 2),
-                "A has the shape (r, in_features) and is random, B has (out_features, r) and is zero.",
-                compare=_init_difference,
-                mistakes=_INIT_MISTAKES,
+                "two blocks, two names",
+                lambda: (_two_blocks(), ["q_proj", "k_proj"], _rank_2()),
+                "In each block q_proj and k_proj are wrapped, 4 in all; nothing but their a and b is trained.",
+                mistakes=(
+                    Mistake(
+                        lambda got: got["adapters"] and not got["trained"],
+                        "The adapters are frozen as well: freeze the model first, then put them in.",
+                    ),
+                    Mistake(
+                        lambda got: any(name.startswith("head") or "norm" in name for name in got["trained"]),
+                        "Something else than the adapters is trained: freeze the whole model.",
+                    ),
+                    Mistake(
+                        lambda got: any("my_q_proj" in path for path in got["adapters"]),
+                        "my_q_proj was wrapped: its name ends like q_proj, but is another. Compare the whole last part of the "
+                        "path.",
+                    ),
+                    Mistake(
+                        lambda got: got["returned"] == 4 and not got["adapters"],
+                        "The layers were wrapped, but the model still holds the old ones: set the new one as an attribute "
+                        "of its parent.",
+                    ),
+                    Mistake(
+                        lambda got: 0 < len(got["adapters"]) < 4,
+                        "A layer is missing: both names, in every block.",
+                    ),
+                    Mistake(
+                        lambda got: got["returned"] is None,
+                        "It returns None; return how many layers were wrapped.",
+                    ),
+                    Mistake(
+                        lambda got: len(got["adapters"]) == 4 and got["returned"] != 4,
+                        "The layers are right, the number returned is not: count the layers that were wrapped, 4.",
+                    ),
+                ),
             ),
             Case(
-                "from 4 features to 16, rank 8",
-                (4, 16, 8),
-                "A's shape is (r, in_features) = (8, 4) and B's (out_features, r) = (16, 8).",
-                compare=_init_difference,
-                mistakes=_INIT_MISTAKES[1:],
+                "the adapter's own layer is called so",
+                lambda: (_two_blocks(), ["linear"], _rank_2()),
+                "An adapter holds its layer under the name `linear`, and that one isn't wrapped again: first make a list of "
+                "what is to be replaced, then replace.",
+            ),
+            Case(
+                "a layer at the top",
+                lambda: (_two_blocks(), ["head"], _rank_2()),
+                'A path without a dot has the model itself as parent: get_submodule("") gives it.',
+            ),
+            Case(
+                "a container with the name",
+                lambda: (_one_in_another(), ["q_proj", "norm"], _rank_2()),
+                "Only linear layers can be wrapped: a container or a norm with such a name is left as it is.",
+            ),
+            Case(
+                "no such layer",
+                lambda: (_two_blocks(), ["gate_proj"], _rank_2()),
+                "Nothing is wrapped: 0, and nothing is trained.",
+                expected={"returned": 0, "adapters": [], "trained": []},
             ),
         ),
     ),
@@ -328,7 +556,7 @@ EXERCISES = (
             "How many numbers has A, and how many has B?",
             "For each layer r times its inputs and r times its outputs; add up over all layers.",
         ),
-        lesson="LoRA by hand",
+        lesson="LoRA: learn a thin change",
         cases=(
             Case(
                 "one square layer",
@@ -368,6 +596,89 @@ EXERCISES = (
     ),
     Exercise(
         "7.4",
+        "a training loop",
+        train_adapters,
+        level="core",
+        difficulty=3,
+        importance=5,
+        minutes=15,
+        hints=(
+            "Which four things happen in a step, and which of them must not see the step before?",
+            "One AdamW for all steps, over the parameters that require a gradient. For each batch: clear the gradients, "
+            "compute the loss, call backward, step; keep the loss as a plain float.",
+        ),
+        lesson="A loop of your own",
+        run=_report_training,
+        may_change_input=True,
+        cases=(
+            Case(
+                "three batches",
+                _three_batches,
+                "One AdamW with the learning rate lr, one step a batch; each loss is the batch's before its step.",
+                rtol=1e-4,
+                atol=1e-5,
+                mistakes=(
+                    Mistake(
+                        lambda got: got["hold a graph"],
+                        "The losses are tensors that hold on to their graphs, so memory grows with every step: keep "
+                        "loss.item().",
+                    ),
+                    Mistake(
+                        lambda got: got["changed"] == [],
+                        "No weight has changed: does each batch get a backward and then a step of the optimizer?",
+                    ),
+                    Mistake(
+                        lambda got: any("proj.a" != n != "proj.b" for n in got["changed"]),
+                        "A frozen weight has changed. Give the optimizer only parameters that require a gradient: here a "
+                        "gradient from before was left on a frozen one.",
+                    ),
+                    Mistake(
+                        lambda got: not isinstance(got["losses"], list | tuple) or len(got["losses"]) != 3,
+                        "Return a list with one loss for each batch.",
+                    ),
+                    Mistake(
+                        _like("after"),
+                        "These are the losses after each step: take the loss that backward was called on.",
+                    ),
+                    Mistake(
+                        _like("left over"),
+                        "The first step also followed gradients that were left over from before: clear them before the "
+                        "first backward.",
+                    ),
+                    Mistake(
+                        _like("never cleared"),
+                        "Each step also followed the gradients of the steps before: clear them for every batch.",
+                    ),
+                    Mistake(
+                        _like("sgd"),
+                        "These are the steps of plain SGD; AdamW is asked for.",
+                    ),
+                    Mistake(
+                        _like("anew"),
+                        "A new optimizer for each batch forgets its moments: make one, before the loop.",
+                    ),
+                    Mistake(
+                        _like("default lr"),
+                        "The learning rate isn't lr but AdamW's default, 0.001.",
+                    ),
+                ),
+            ),
+            Case(
+                "another model, another learning rate",
+                lambda: (NextToken(4), token_batches([3, 9, 1], [2, 2, 5, 7]), 0.2),
+                "The learning rate is what is handed in.",
+                rtol=1e-4,
+                atol=1e-5,
+            ),
+            Case(
+                "no batch",
+                lambda: (NextToken(), [], 0.1),
+                "No batch, no step: an empty list.",
+            ),
+        ),
+    ),
+    Exercise(
+        "7.5",
         "merge an adapter",
         merge_lora,
         level="core",
@@ -379,7 +690,7 @@ EXERCISES = (
             "Compute the product and the sum in float32, scaled by alpha over r, and convert to the "
             "weight's dtype once, at the end.",
         ),
-        lesson="Merge, reload, use",
+        lesson="Merged",
         cases=(
             Case(
                 "rank 1, alpha 4",
@@ -456,7 +767,7 @@ EXERCISES = (
         ),
     ),
     Exercise(
-        "7.5",
+        "7.6",
         "a packed row",
         pack_row,
         level="core",
@@ -468,7 +779,7 @@ EXERCISES = (
             "The ids as they are; positions from 0 on; labels with -100 in the place of the first. "
             "Make new lists, and leave the examples alone.",
         ),
-        lesson="Packing",
+        lesson="Packing: no token computed for nothing",
         cases=(
             Case(
                 "two examples",
@@ -520,7 +831,7 @@ EXERCISES = (
         ),
     ),
     Exercise(
-        "7.6",
+        "7.7",
         "the loss of an accumulated batch",
         accumulated_loss,
         level="core",
@@ -589,7 +900,7 @@ EXERCISES = (
         ),
     ),
     Exercise(
-        "7.7",
+        "7.8",
         "rows of your own",
         my_rows,
         level="stretch",
@@ -601,7 +912,7 @@ EXERCISES = (
             "Eight or more short rows in one of the forms of lesson 01, each with its own question "
             "and an answer, all answers with one thing in common.",
         ),
-        lesson="Before and after",
+        lesson="The message, after",
         cases=(
             Case(
                 "your rows",

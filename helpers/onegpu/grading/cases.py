@@ -16,7 +16,7 @@ from onegpu.exercises import Case, Exercise
 
 NAME = "an input that the lab doesn't show"
 HOW_MANY = 2
-WITHOUT = frozenset({"4.9", "7.7"})
+WITHOUT = frozenset({"4.9", "7.8"})
 """Exercises without parameters, or judged by a property of their own input: nothing can be drawn for them."""
 
 _WORDS = [
@@ -255,6 +255,31 @@ def _lora(r: Random) -> tuple:
     )
 
 
+def _linear(r: Random) -> tuple:
+    import torch
+
+    from onegpu.exercises.qlora_finetune import small_layer
+
+    wide, out, rank = _adapter(r)
+    return small_layer(torch.nn.Linear, wide, out, torch.float32), rank, r.choice((3.0, 5.0, 7.0)) * rank
+
+
+def _adapted(r: Random) -> tuple:
+    import functools
+
+    from onegpu.exercises.qlora_finetune import Block, lora_linear
+
+    names = r.sample(("q_proj", "k_proj", "linear", "my_q_proj"), 2)
+    return Block(), names, functools.partial(lora_linear, r=r.randint(1, 3), alpha=2.0)
+
+
+def _training(r: Random) -> tuple:
+    from onegpu.exercises.qlora_finetune import NextToken, token_batches
+
+    rows = [[r.randrange(11) for _ in range(r.randint(3, 6))] for _ in range(3)]
+    return NextToken(r.randrange(1000)), token_batches(*rows), r.uniform(0.02, 0.2)
+
+
 def _steps(r: Random) -> tuple:
     n = r.randint(3, 6)
     waits, works = r.choice(((0.31, 0.12), (0.52, 0.2), (0.13, 0.3), (0.45, 0.1)))
@@ -340,12 +365,13 @@ _DRAWS: dict[str, Callable[[Random], tuple]] = {
     "6.5": lambda r: (*_whole(r, (10, 9999), (10_000, 99_999)), r.choice((16, 32, 64)), r.choice((32, 64))),
     "6.6": lambda r: ([r.randint(1, 300) for _ in range(11)], r.randint(2, 5)),
     "6.7": lambda r: (*_whole(r, (20, 400), (1, 8), (1, 4), (1, 4)), r.randint(1, 5)),
-    "7.1": _lora,
-    "7.2": _adapter,
+    "7.1": _linear,
+    "7.2": _adapted,
     "7.3": lambda r: ([_whole(r, (8, 900), (8, 900)) for _ in range(4)], r.randint(2, 64)),
-    "7.4": lambda r: _lora(r)[1:],
-    "7.5": _packed,
-    "7.6": lambda r: ([(r.uniform(0.5, 8), r.randint(1, 200)) for _ in range(4)],),
+    "7.4": _training,
+    "7.5": lambda r: _lora(r)[1:],
+    "7.6": _packed,
+    "7.7": lambda r: ([(r.uniform(0.5, 8), r.randint(1, 200)) for _ in range(4)],),
     "8.1": lambda r: ([_ids(r, r.randint(1, 3)) for _ in range(r.randint(3, 6))],),
     "8.2": lambda r: r.choice(
         (("SGD", {"lr": r.uniform(0.05, 0.3), "momentum": 0.5}), ("Adam", {"lr": 0.02, "eps": 1e-3}))

@@ -257,17 +257,11 @@ def returns_names(model, names, wrap):
 
 
 @wrong(
-    "7.2", "replaces while it looks", case="the adapter's own layer is called so", says="first make a list"
+    "7.2", "a round for each name", case="the adapter's own layer is called so", says="isn't wrapped again"
 )
-def while_looking(model, names, wrap):
+def round_by_round(model, names, wrap):
     model.requires_grad_(False)
-    many = 0
-    for path, module in model.named_modules():
-        if called(names)(path, module) and path.count(".linear") < 3:
-            parent, _, name = path.rpartition(".")
-            setattr(model.get_submodule(parent), name, wrap(module))
-            many += 1
-    return many
+    return sum(wrap_chosen(model, wrap, called([name])) for name in names)
 
 
 @wrong("7.2", "needs a parent", case="a layer at the top", says="the model itself as parent")
@@ -945,7 +939,7 @@ ANSWERS.statements(
         "everywhere": first_block,
         "return": returns_nothing,
         "how many layers": returns_names,
-        "each layer once": while_looking,
+        "each layer once": round_by_round,
         "at the top as well": needs_parent,
         "linear layers only": any_module,
     },
@@ -967,4 +961,15 @@ ANSWERS.statements(
         "one optimizer": anew,
         "lr": default_rate,
     },
+)
+ANSWERS.equivalent(
+    "7.2",
+    "another value for a key of a dict doesn't disturb a loop over it",
+    "list(model.named_modules()) -> model.named_modules()",
+)
+ANSWERS.equivalent(
+    "7.4",
+    "the optimizer's order doesn't matter, and it skips what has no gradient once all are cleared",
+    "[p for p in model.parameters() if p.requires_grad] -> {p for p in model.parameters() if p.requires_grad}",
+    "(… for p in model.parameters() if p.requires_grad) -> (… for p in model.parameters())",
 )

@@ -473,8 +473,8 @@ EXERCISES = (
         importance=5,
         minutes=20,
         hints=(
-            "What happens to a loop over a model's modules when it changes the model? And to adapters that are frozen with "
-            "everything else?",
+            "May a second round over the model meet an adapter that the first one put in? And what becomes of adapters "
+            "when everything is frozen afterwards?",
             "Freeze everything. Make a list of (path, layer) from named_modules, of those layers that are linear and whose "
             "last part of the path is in names. Then go through the list: the module at the rest of the path is the parent, "
             "and setattr puts wrap(layer) into it.",
@@ -522,7 +522,7 @@ EXERCISES = (
             ),
             Case(
                 "the adapter's own layer is called so",
-                lambda: (_two_blocks(), ["linear"], _rank_2()),
+                lambda: (_two_blocks(), ["q_proj", "linear"], _rank_2()),
                 "An adapter holds its layer under the name `linear`, and that one isn't wrapped again: first make a list of "
                 "what is to be replaced, then replace.",
             ),

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
+from matplotlib.patches import Patch, Rectangle
 
 from onegpu.gpu_memory import CATEGORIES, MemoryBreakdown
-from onegpu.plots.base import COLOURS, figure
+from onegpu.plots.base import COLOURS, captioned, figure
+from onegpu.plots.drawing import TINTS
 from onegpu.runtime import find_gpu
 
 GIB = 2**30
@@ -150,6 +151,45 @@ def timeline(breakdown: MemoryBreakdown, *, title: str | None = None, cards: Seq
     _card_lines(axes, cards, top, across=True)
     _legend(made, list(series))
     return made
+
+
+def nested(breakdown: MemoryBreakdown, card: str) -> Figure:
+    """Draw what three counters say of one card: allocated inside reserved inside what nvidia-smi shows.
+
+    Parameters
+    ----------
+    breakdown
+        Of a run on that card.
+    card
+        As ``find_gpu`` knows it.
+    """
+    gpu = find_gpu(card)
+    context = sum(gpu.context_bytes) / 2
+    total = gpu.total_bytes / GIB
+    parts = {
+        f"{gpu.name}: all there is": (total, "white", ""),
+        "what nvidia-smi shows": ((breakdown.reserved_bytes + context) / GIB, TINTS[5], ""),
+        "reserved: taken from the card": (breakdown.reserved_bytes / GIB, TINTS[3], ""),
+        "allocated at the peak": (breakdown.peak_bytes / GIB, TINTS[0], ""),
+        "allocated after the step": (breakdown["after_step"].allocated_bytes / GIB, COLOURS[4], ""),
+    }
+    made, axes = figure("One card, three counters", "memory (GiB)", "", size=(7.4, 2.9))
+    for depth, (name, (size, fill, hatch)) in enumerate(parts.items()):
+        height = 5.4 - depth
+        patch = Rectangle(
+            (0, depth / 2), size, height, facecolor=fill, hatch=hatch, edgecolor=COLOURS[5], linewidth=1.2
+        )
+        axes.add_patch(patch)
+        axes.text(0.1, 5.4 - depth / 2 - 0.27, f"{name}: {size:.2f}", va="center", fontsize=9)
+    axes.set(xlim=(0, max(size for size, *_ in parts.values()) * 1.03), ylim=(-0.1, 5.6), yticks=[])
+    axes.grid(visible=False)
+    sizes = [size for size, *_ in parts.values()]
+    return captioned(
+        made,
+        f"After the step {sizes[4]:.2f} GiB are allocated, at the peak {sizes[3]:.2f}; the allocator has taken "
+        f"{sizes[2]:.2f} from the card and keeps them; with the CUDA context nvidia-smi shows {sizes[1]:.2f} of "
+        f"{sizes[0]:.2f}.",
+    )
 
 
 def growth(breakdowns: Mapping[int, MemoryBreakdown], *, moment: str = "after_step") -> Figure:

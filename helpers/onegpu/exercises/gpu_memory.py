@@ -144,7 +144,7 @@ EXERCISES = (
             "A weight and a gradient of bytes_each. Moments: two of bytes_each, two of one byte, or "
             "none, by the optimizer. Times the parameters.",
         ),
-        lesson="Term by term",
+        lesson="What is left after the step",
         cases=(
             Case(
                 "AdamW in fp16",
@@ -206,7 +206,7 @@ EXERCISES = (
             "Four bytes a block, or one byte a block and four more for every started 256 blocks. Two "
             "bytes for every other parameter.",
         ),
-        lesson="LoRA and QLoRA",
+        lesson="What each trick buys",
         cases=(
             Case(
                 "Llama-2-7b, scales in fp32",
@@ -287,7 +287,7 @@ EXERCISES = (
             " all parameters and add up the bytes of what is a tensor, as large as its own dtype "
             "makes it.",
         ),
-        lesson="Term by term",
+        lesson="What is left after the step",
         cases=(
             Case(
                 "after one step of AdamW",
@@ -369,7 +369,7 @@ EXERCISES = (
             "Without checkpointing: layers times tokens times layer_bytes. With it: every layer's "
             "input, two bytes for each number, plus one layer in full.",
         ),
-        lesson="Smaller micro-batches, and checkpointing",
+        lesson="What each trick buys",
         cases=(
             Case(
                 "all layers keep theirs",
@@ -549,7 +549,7 @@ EXERCISES = (
             "The phase belongs to the position there, the category is the one with the most bytes "
             "there.",
         ),
-        lesson="The peak is elsewhere",
+        lesson="A step, from left to right",
         cases=(
             Case(
                 "a peak in the optimizer step",

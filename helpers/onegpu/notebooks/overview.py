@@ -37,7 +37,7 @@ TOPICS = (
     Topic(5, "gpu_memory", "Where do 14 GiB go during training?", 60, 50),
     Topic(6, "token_counting", "How many tokens does a data set have, and how many count?", 45, 40),
     Topic(7, "qlora_finetune", "How do you fine-tune a model on one small GPU?", 60, 60),
-    Topic(8, "ray_scale_out", "What if one machine is not enough?", 45, 40),
+    Topic(8, "ray_scale_out", "What if one machine is not enough?", 55, 40),
 )
 
 

@@ -133,8 +133,9 @@ def in_plain_text(question: str, answers: Any, unit: str = "", form: str = "", w
         else:
             text = _formatted(answer, unit, form) if _is_number(answer) else str(answer)
             texts.append(text if "\n" in text else _sentence(text))
-    tail = f" {why}" if why else ""
-    return f"{question}\nAnswer: ".replace("`", "") + ("\n".join(texts) + tail).replace("`", "")
+    if why:
+        texts[-1:] = [texts[-1], why] if "\n" in texts[-1] else [f"{texts[-1]} {why}"]
+    return "\n".join([question, f"Answer: {texts[0]}", *texts[1:]]).replace("`", "")
 
 
 def _answer_html(answers: Any, unit: str, form: str, why: str) -> str:

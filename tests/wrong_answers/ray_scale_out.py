@@ -376,70 +376,310 @@ def filled_up(windows, workers, batch_size, accumulation, epochs):
 
 
 # 8.6 ------------------------------------------------------------------------------------------------------------------
+SLOW = "a slow tokenizer"
 
 
-@wrong("8.6", "with the first step", case="a slow tokenizer", says="Leave it out")
+@wrong("8.6", "with the first step", case=SLOW, says="Leave it out")
 def with_first(waiting, computing):
-    share = sum(waiting) / (sum(waiting) + sum(computing))
-    return share, max(1, math.ceil(sum(waiting) / sum(computing)))
+    return sum(waiting) / (sum(waiting) + sum(computing))
 
 
-@wrong("8.6", "waiting over computing", case="a slow tokenizer", says="never above 1")
+@wrong("8.6", "waiting over computing", case=SLOW, says="never above 1")
 def a_ratio(waiting, computing):
-    ratio = sum(waiting[1:]) / sum(computing[1:])
-    return ratio, math.ceil(ratio - 1e-9)
+    return sum(waiting[1:]) / sum(computing[1:])
 
 
-@wrong("8.6", "the share that computes", case="a slow tokenizer", says="share that computes")
+@wrong("8.6", "the share that computes", case=SLOW, says="share that computes")
 def share_computing(waiting, computing):
-    w, c = sum(waiting[1:]), sum(computing[1:])
-    return c / (w + c), max(1, math.ceil(w / c - 1e-9))
+    return sum(computing[1:]) / (sum(waiting[1:]) + sum(computing[1:]))
 
 
-@wrong("8.6", "one CPU too many", case="a slow tokenizer", says="two keep up")
-def one_too_many(waiting, computing):
-    w, c = sum(waiting[1:]), sum(computing[1:])
-    return w / (w + c), max(1, math.ceil(w / c - 1e-9) + 1)
+@wrong("8.6", "the last step", case=SLOW, says="last step alone")
+def last_step(waiting, computing):
+    return waiting[-1] / (waiting[-1] + computing[-1])
 
 
-@wrong("8.6", "one CPU", case="a slow tokenizer", says="too slow by a factor")
-def one_cpu(waiting, computing):
-    w, c = sum(waiting[1:]), sum(computing[1:])
-    return w / (w + c), 1
+@wrong("8.6", "in percent", case=SLOW, says="in percent")
+def in_percent(waiting, computing):
+    return 100 * sum(waiting[1:]) / (sum(waiting[1:]) + sum(computing[1:]))
 
 
-@wrong("8.6", "rounds down", case="rounded up", says="round up")
-def rounded_down(waiting, computing):
-    w, c = sum(waiting[1:]), sum(computing[1:])
-    return w / (w + c), max(1, int(w / c + 1e-9))
-
-
-@wrong("8.6", "nobody prepares", case="data that is ready", says="at least 1")
-def nobody(waiting, computing):
-    w, c = sum(waiting[1:]), sum(computing[1:])
-    return w / (w + c), math.ceil(w / c - 1e-9)
+@wrong("8.6", "without the last step", case=SLOW, says="last step is left out")
+def without_last(waiting, computing):
+    return sum(waiting[:-1]) / (sum(waiting[:-1]) + sum(computing[:-1]))
 
 
 @right("8.6", "means")
 def with_means(waiting, computing):
     n = len(waiting) - 1
     w, c = sum(waiting[1:]) / n, sum(computing[1:]) / n
-    return w / (w + c), max(1, math.ceil(round(w / c, 6)))
+    return w / (w + c)
 
 
-@right("8.6", "counts CPUs up")
+@right("8.6", "fsum")
+def with_fsum_of_both(waiting, computing):
+    return math.fsum(waiting[1:]) / math.fsum([*waiting[1:], *computing[1:]])
+
+
+@right("8.6", "a loop")
+def meter_loop(waiting, computing):
+    waited = total = 0.0
+    for step, (w, c) in enumerate(zip(waiting, computing, strict=True)):
+        if step:
+            waited += w
+            total += w + c
+    return waited / total
+
+
+# 8.7 ------------------------------------------------------------------------------------------------------------------
+HALF = "0.5 s a batch, 0.2 s a step"
+
+
+@wrong("8.7", "rounds down", case=HALF, says="round up")
+def rounded_down(waiting, computing):
+    return max(1, int(waiting / computing + 1e-9))
+
+
+@wrong("8.7", "no whole number", case=HALF, says="no half CPU")
+def no_rounding(waiting, computing):
+    return max(1, waiting / computing)
+
+
+@wrong("8.7", "the wrong way round", case=HALF, says="wrong way round")
+def other_way(waiting, computing):
+    return max(1, math.ceil(computing / waiting - 1e-9))
+
+
+@wrong("8.7", "one for the step, too", case=HALF, says="One too many")
+def one_too_many(waiting, computing):
+    return max(1, math.ceil(waiting / computing - 1e-9)) + 1
+
+
+@wrong("8.7", "plain ceil", case="a hair above a whole number", says="take a hair off")
+def plain_ceil(waiting, computing):
+    return max(1, math.ceil(waiting / computing))
+
+
+@wrong("8.7", "always one more", case="exactly two", says="don't add one")
+def always_one_more(waiting, computing):
+    return int(round(waiting / computing, 6) - 1e-3) + 1 if waiting / computing > 2.1 else 3
+
+
+@wrong("8.7", "nobody prepares", case="data that is ready", says="at least 1")
+def nobody(waiting, computing):
+    return math.ceil(waiting / computing - 1e-9)
+
+
+@right("8.7", "rounded first")
+def rounded_first(waiting, computing):
+    return max(1, math.ceil(round(waiting / computing, 6)))
+
+
+@right("8.7", "counts CPUs up")
 def counts_up(waiting, computing):
-    w, c = sum(waiting[1:]), sum(computing[1:])
     cpus = 1
-    while w / cpus > c + 1e-9:
+    while waiting / cpus > computing + 1e-9:
         cpus += 1
-    return w / (w + c), cpus
+    return cpus
 
 
-@right("8.6", "a list")
-def as_list(waiting, computing):
-    w, c = math.fsum(waiting[1:]), math.fsum(computing[1:])
-    return [w / (w + c), max(1, -int(-(w / c - 1e-9) // 1))]
+@right("8.7", "negative floor")
+def negative_floor_of_cpus(waiting, computing):
+    return max(1, -int(-(waiting / computing - 1e-9) // 1))
+
+
+# 8.8 ------------------------------------------------------------------------------------------------------------------
+SQUARES = "squares of three numbers"
+
+
+@wrong("8.8", "waits in the loop", case=SQUARES, says="behind the loop")
+def waits_in_loop(ray, function, items):
+    task = ray.remote(function)
+    return [ray.get(task.remote(item)) for item in items]
+
+
+@wrong("8.8", "references", case=SQUARES, says="ray.get waits for them")
+def references(ray, function, items):
+    return [ray.remote(function).remote(item) for item in items]
+
+
+@wrong("8.8", "in this process", case=SQUARES, says="ran in this process")
+def in_this_process(ray, function, items):
+    return [function(item) for item in items]
+
+
+@wrong("8.8", "one task for all", case=SQUARES, says="runs on one CPU")
+def one_task(ray, function, items):
+    return ray.get(ray.remote(lambda all_items: [function(item) for item in all_items]).remote(items))
+
+
+@wrong("8.8", "asks twice", case=SQUARES, says="asked twice")
+def asks_twice(ray, function, items):
+    task = ray.remote(function)
+    [task.remote(item) for item in items]
+    return ray.get([task.remote(item) for item in items])
+
+
+@wrong("8.8", "in order of size", case=SQUARES, says="order than")
+def by_size(ray, function, items):
+    task = ray.remote(function)
+    return ray.get([task.remote(item) for item in sorted(items)])
+
+
+@wrong("8.8", "each item once", case="two alike", says="two tasks and two results")
+def each_once(ray, function, items):
+    task = ray.remote(function)
+    return ray.get([task.remote(item) for item in dict.fromkeys(items)])
+
+
+@right("8.8", "gets one by one, afterwards")
+def one_by_one(ray, function, items):
+    task = ray.remote(function)
+    asked = [task.remote(item) for item in items]
+    return [ray.get(reference) for reference in asked]
+
+
+@right("8.8", "decorated")
+def decorated(ray, function, items):
+    @ray.remote
+    def work(item):
+        return function(item)
+
+    return ray.get([work.remote(item) for item in items])
+
+
+@right("8.8", "with resources")
+def with_resources(ray, function, items):
+    task, asked = ray.remote(num_cpus=1)(function), []
+    for item in items:
+        asked.append(task.remote(item))
+    return ray.get(asked)
+
+
+# 8.9 ------------------------------------------------------------------------------------------------------------------
+FIVE = "five shares, 2 workers"
+
+
+class Tally:
+    """A right actor."""
+
+    def __init__(self):
+        self.total, self.calls = 0.0, 0
+
+    def add(self, numbers):
+        self.total += sum(numbers)
+        self.calls += 1
+
+    def read(self):
+        return self.total, self.calls
+
+
+def tallied(ray, shares, workers, *, kind=Tally, to=lambda i, workers: i % workers, made=None):
+    actors = [ray.remote(kind).remote() for _ in range(made or workers)]
+    for i, share in enumerate(shares):
+        actors[to(i, len(actors))].add.remote(share)
+    found = ray.get([actor.read.remote() for actor in actors])
+    return sum(total for total, _ in found), [calls for _, calls in found]
+
+
+@wrong("8.9", "waits for each call", case=FIVE, says="one actor works while the others rest")
+def waits_for_each(ray, shares, workers):
+    actors = [ray.remote(Tally).remote() for _ in range(workers)]
+    for i, share in enumerate(shares):
+        ray.get(actors[i % workers].add.remote(share))
+    found = ray.get([actor.read.remote() for actor in actors])
+    return sum(total for total, _ in found), [calls for _, calls in found]
+
+
+@wrong("8.9", "no actor", case=FIVE, says="No actor was made")
+def no_actor(ray, shares, workers):
+    return sum(map(sum, shares)), [len(shares[i::workers]) for i in range(workers)]
+
+
+@wrong("8.9", "an actor a share", case=FIVE, says="remembers nothing of the others")
+def actor_a_share(ray, shares, workers):
+    return tallied(ray, shares, workers, made=len(shares))
+
+
+@wrong("8.9", "one actor", case=FIVE, says="went to one actor")
+def one_actor(ray, shares, workers):
+    return tallied(ray, shares, workers, made=1)
+
+
+@wrong("8.9", "shares from the other end", case=FIVE, says="Share i goes to")
+def from_the_end(ray, shares, workers):
+    return tallied(ray, shares, workers, to=lambda i, n: n - 1 - i % n)
+
+
+@wrong("8.9", "forgets", case=FIVE, says="add to what it has")
+def forgets(ray, shares, workers):
+    class Forgets(Tally):
+        def add(self, numbers):
+            self.total = sum(numbers)
+            self.calls += 1
+
+    return tallied(ray, shares, workers, kind=Forgets)
+
+
+@wrong("8.9", "counts numbers", case=FIVE, says="a call is one share")
+def counts_numbers(ray, shares, workers):
+    class Numbers(Tally):
+        def add(self, numbers):
+            self.total += sum(numbers)
+            self.calls += len(numbers)
+
+    return tallied(ray, shares, workers, kind=Numbers)
+
+
+@wrong("8.9", "only who has worked", case="more workers than shares", says="in the list")
+def only_busy(ray, shares, workers):
+    total, calls = tallied(ray, shares, workers)
+    return total, [n for n in calls if n]
+
+
+@wrong("8.9", "leaves empty shares out", case="an empty share", says="is a call, too")
+def without_empty(ray, shares, workers):
+    class Busy(Tally):
+        def add(self, numbers):
+            self.total += sum(numbers)
+            self.calls += bool(numbers)
+
+    return tallied(ray, shares, workers, kind=Busy)
+
+
+@right("8.9", "a class of its own")
+def own_class(ray, shares, workers):
+    return tallied(ray, shares, workers)
+
+
+@right("8.9", "decorated, the state returned by the last call")
+def decorated_actor(ray, shares, workers):
+    @ray.remote
+    class Adder:
+        def __init__(self, start):
+            self.seen = [start]
+
+        def add(self, numbers):
+            self.seen.append(sum(numbers))
+            return sum(self.seen), len(self.seen) - 1
+
+    actors = [Adder.remote(0.0) for _ in range(workers)]
+    last = {}
+    for i, share in enumerate(shares):
+        last[i % workers] = actors[i % workers].add.remote(share)
+    ends = {rank: ray.get(reference) for rank, reference in last.items()}
+    states = [ends.get(rank, (0.0, 0)) for rank in range(workers)]
+    return sum(total for total, _ in states), [calls for _, calls in states]
+
+
+@right("8.9", "asked worker by worker, read one by one")
+def worker_by_worker(ray, shares, workers):
+    actors = [ray.remote(num_cpus=0.5)(Tally).remote() for _ in range(workers)]
+    for rank, actor in enumerate(actors):
+        for share in shares[rank::workers]:
+            actor.add.remote(share)
+    found = [ray.get(actor.read.remote()) for actor in actors]
+    return math.fsum(total for total, _ in found), [calls for _, calls in found]
 
 
 # Statements of the texts, and what ignores them -------------------------------------------------------------------------
@@ -476,16 +716,10 @@ def without_batch(windows, workers, batch_size, accumulation, epochs):
     return math.ceil(epochs * math.ceil(sum(windows) / (workers * accumulation)))
 
 
-@wrong("8.6", "plain ceil", case="a hair above a whole number", says="take a hair off")
-def plain_ceil(waiting, computing):
-    w, c = sum(waiting[1:]), sum(computing[1:])
-    return w / (w + c), max(1, math.ceil(w / c))
-
-
 @wrong("8.6", "a mean of shares", case="a slow tokenizer", says="sum first")
 def mean_of_shares(waiting, computing):
     shares = [w / (w + c) for w, c in zip(waiting[1:], computing[1:], strict=True)]
-    return sum(shares) / len(shares), max(1, math.ceil(sum(waiting[1:]) / sum(computing[1:]) - 1e-9))
+    return sum(shares) / len(shares)
 
 
 ANSWERS.equivalent(
@@ -494,7 +728,7 @@ ANSWERS.equivalent(
     "(… for loss, n in zip(losses, tokens) if n) -> (… for loss, n in zip(losses, tokens) if loss and n)",
 )
 ANSWERS.equivalent("8.4", "rows are a list", "list(rows) -> rows")
-ANSWERS.equivalent("8.6", "a hair is a hair", "1e-09 -> 5e-10")
+ANSWERS.equivalent("8.7", "a hair is a hair", "1e-09 -> 5e-10")
 ANSWERS.statements(
     "8.1",
     {
@@ -562,13 +796,49 @@ ANSWERS.statements(
     "8.6",
     {
         "without the first step": with_first,
+        "the first, not the last": without_last,
         "share of all the time": a_ratio,
         "that waits": share_computing,
         "of all, not of each step": mean_of_shares,
-        "computing never waits": one_cpu,
+        "all steps": last_step,
+        "0 to 1": in_percent,
+    },
+)
+ANSWERS.statements(
+    "8.7",
+    {
+        "computing never waits": rounded_down,
+        "whole CPUs": no_rounding,
+        "seconds of a batch over those of a step": other_way,
         "no CPU too many": one_too_many,
         "rounding of floats": plain_ceil,
-        "whole CPUs": rounded_down,
+        "exactly enough is enough": always_one_more,
         "at least 1": nobody,
+    },
+)
+ANSWERS.statements(
+    "8.8",
+    {
+        "all are asked before one is waited for": waits_in_loop,
+        "results, not references": references,
+        "as Ray tasks": in_this_process,
+        "one task an item": one_task,
+        "once": asks_twice,
+        "in the order of the items": by_size,
+        "two alike are two": each_once,
+    },
+)
+ANSWERS.statements(
+    "8.9",
+    {
+        "no call waits for another actor's": waits_for_each,
+        "in actors": no_actor,
+        "one a worker": actor_a_share,
+        "workers of them": one_actor,
+        "share i in actor i % workers": from_the_end,
+        "the total of all shares": forgets,
+        "a call is a share": counts_numbers,
+        "each actor's calls": only_busy,
+        "an empty share is one": without_empty,
     },
 )

@@ -1,7 +1,8 @@
-"""Exercises of lab 08: a loader that ends, an optimizer that moves its model, shares, steps, and a meter."""
+"""Exercises of lab 08: a loader, an optimizer, shares, steps, a meter, and Ray itself: tasks asked together, an actor."""
 
 from __future__ import annotations
 
+import functools
 import math
 import pickle
 from collections.abc import Callable, Iterable, Sequence
@@ -44,11 +45,41 @@ def stream_steps(
     return math.ceil(epochs * steps_per_epoch(sum(windows), workers, batch_size, accumulation))
 
 
-def read_meter(waiting: Sequence[float], computing: Sequence[float]) -> tuple[float, int]:
-    """Return (share of the time that waits, CPUs that must prepare batches), without the first step."""
-    times = StepTimes(tuple(waiting), tuple(computing)).without_first()
-    n = len(times)
-    return times.share_waiting, loaders_needed(sum(times.waiting) / n, sum(times.computing) / n)
+def share_waiting(waiting: Sequence[float], computing: Sequence[float]) -> float:
+    """Return the share of the time that waits, without the first step."""
+    return StepTimes(tuple(waiting), tuple(computing)).without_first().share_waiting
+
+
+def loaders_for(waiting: float, computing: float) -> int:
+    """Return how many CPUs must prepare batches so that a step of so many seconds never waits."""
+    return loaders_needed(waiting, computing)
+
+
+def ask_all(ray: Any, function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+    """Run function(item) as a Ray task for each item, all asked before one is waited for; the results in order."""
+    task = ray.remote(function)
+    return ray.get([task.remote(item) for item in items])
+
+
+def running_total(ray: Any, shares: Sequence[Sequence[float]], workers: int) -> tuple[float, list[int]]:
+    """Sum up shares in ``workers`` actors, share i in actor i % workers; return the total and each actor's calls."""
+
+    class Counter:
+        def __init__(self) -> None:
+            self.total, self.calls = 0.0, 0
+
+        def add(self, numbers: Sequence[float]) -> None:
+            self.total += sum(numbers)
+            self.calls += 1
+
+        def read(self) -> tuple[float, int]:
+            return self.total, self.calls
+
+    actors = [ray.remote(Counter).remote() for _ in range(workers)]
+    for i, share in enumerate(shares):
+        actors[i % workers].add.remote(share)
+    found = ray.get([actor.read.remote() for actor in actors])
+    return sum(total for total, _ in found), [calls for _, calls in found]
 
 
 # How the answers are called -------------------------------------------------------------------------------------------
@@ -76,6 +107,94 @@ def _step_a_copy(function: Callable[..., Any], kind: str, settings: dict[str, fl
     mine.step()
     kept = {name: mine.param_groups[0][name] for name in sorted(settings)}
     return type(mine).__name__, kept, [round(w, 6) for w in there.weight.detach()[0].tolist()]
+
+
+class _Reference:
+    """What a call gives at once, in place of its result."""
+
+
+class _Remote:
+    """What ``.remote`` is called on."""
+
+    def __init__(self, remote: Callable[..., Any]) -> None:
+        self.remote = remote
+
+    def __call__(self, *_: Any, **__: Any) -> Any:
+        raise TypeError("a remote function or class can't be called directly: use .remote(...)")
+
+
+class _ActorHandle:
+    """An actor as its caller sees it: every method has a ``.remote``."""
+
+    def __init__(self, ray: RayHere, made: Any) -> None:
+        self._ray, self._made = ray, made
+
+    def __getattr__(self, name: str) -> _Remote:
+        method = getattr(self._made, name)
+        return _Remote(lambda *a, **k: self._ray.ask("call", method, a, k))
+
+
+class RayHere:
+    """Ray's ``remote`` and ``get`` in this process, with a note of who asked and who waited, in order."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self._results: dict[int, tuple[_Reference, Any]] = {}
+
+    def __repr__(self) -> str:
+        return "ray"
+
+    def remote(self, what: Any = None, /, **options: Any) -> Any:
+        """Make a task of a function, or an actor class of a class."""
+        if what is None:
+            return self.remote
+        if isinstance(what, type):
+            return _Remote(lambda *a, **k: self._actor(what, a, k))
+        return _Remote(lambda *a, **k: self.ask("task", what, a, k))
+
+    def get(self, references: Any) -> Any:
+        """Wait for one reference, or for a list of them."""
+        self.notes.append("get")
+        if isinstance(references, _Reference):
+            return self._results[id(references)][1]
+        if not isinstance(references, list) or not all(isinstance(r, _Reference) for r in references):
+            raise ValueError("ray.get takes what .remote(...) returned, or a list of such")
+        return [self._results[id(r)][1] for r in references]
+
+    def ask(self, kind: str, function: Callable[..., Any], arguments: tuple, keywords: dict) -> _Reference:
+        """Note the call; its arguments and result are copies, as between processes."""
+        self.notes.append(kind)
+        arguments, keywords = pickle.loads(pickle.dumps((arguments, keywords)))
+        reference = _Reference()
+        self._results[id(reference)] = reference, function(*arguments, **keywords)
+        return reference
+
+    def _actor(self, kind: type, arguments: tuple, keywords: dict) -> _ActorHandle:
+        self.notes.append("actor")
+        return _ActorHandle(self, kind(*pickle.loads(pickle.dumps(arguments)), **keywords))
+
+
+def _with_notes(function: Callable[..., Any], ray: RayHere, *arguments: Any) -> dict[str, Any]:
+    """Call with Ray's stand-in; return the result, who was asked, and how often somebody was waited for too early."""
+    got = function(ray, *arguments)
+    asks = [i for i, note in enumerate(ray.notes) if note in ("task", "call")]
+    return {
+        "result": got,
+        "asked": {kind: ray.notes.count(kind) for kind in ("task", "actor")},
+        "waited before all were asked": sum(note == "get" for note in ray.notes[: max(asks, default=0)]),
+        "waited": "get" in ray.notes,
+    }
+
+
+def _total_with_notes(
+    function: Callable[..., Any], ray: RayHere, shares: list, workers: int
+) -> dict[str, Any]:
+    noted = _with_notes(function, ray, shares, workers)
+    del noted["waited"]
+    noted["waited before all were asked"] = min(
+        1, max(0, noted["waited before all were asked"] - workers + 1)
+    )
+    return noted
 
 
 def _stuck(got: Any) -> bool:
@@ -393,16 +512,14 @@ EXERCISES = (
     Exercise(
         "8.6",
         "Read the meter",
-        read_meter,
-        level="core",
-        difficulty=3,
+        share_waiting,
+        level="warm-up",
+        difficulty=2,
         importance=4,
-        minutes=15,
+        minutes=8,
         hints=(
-            "Leave the first step out, then sum both lists.",
-            "The share is waiting over waiting and computing together. CPUs: waiting over computing, "
-            "rounded up, at least 1; take off a hair before rounding up, because sums of floats may "
-            "lie a hair above a whole number.",
+            "Which step says nothing about the others? And does a long step weigh as much as a short one?",
+            "Leave the first step out, sum both lists, and divide the waiting by waiting and computing together.",
         ),
         lesson="Is it the data?",
         cases=(
@@ -410,67 +527,239 @@ EXERCISES = (
                 "a slow tokenizer",
                 ([9.0, 0.25, 0.5, 0.25], [5.0, 0.25, 0.05, 0.2]),
                 "Without the first step: 1 s waiting and 0.5 s computing in all.",
-                expected=(2 / 3, 2),
+                expected=2 / 3,
                 mistakes=(
                     Mistake(
-                        lambda got: abs(got[0] - 10 / 15.5) < 1e-6,
+                        10 / 15.5,
                         "The first step counts here: in it the pipeline fills and libraries load. Leave it out.",
                     ),
+                    Mistake(2.0, "The share is waiting over all the time, so it is never above 1."),
+                    Mistake(1 / 3, "This is the share that computes."),
                     Mistake(
-                        lambda got: abs(got[0] - 2.0) < 1e-6,
-                        "The share is waiting over all the time, so it is never above 1.",
-                    ),
-                    Mistake(lambda got: abs(got[0] - 1 / 3) < 1e-6, "This is the share that computes."),
-                    Mistake(
-                        lambda got: abs(got[0] - (1 / 2 + 10 / 11 + 5 / 9) / 3) < 1e-6,
+                        (1 / 2 + 10 / 11 + 5 / 9) / 3,
                         "The mean of the steps' shares: a long step weighs more, so sum first and divide once.",
                     ),
                     Mistake(
-                        (2 / 3, 3),
-                        "One CPU takes twice as long for its batches as a step computes: two keep up.",
+                        0.25 / 0.45,
+                        "This is the last step alone: all steps but the first count.",
                     ),
-                    Mistake((2 / 3, 1), "One CPU is too slow by a factor of two here."),
-                ),
-                rtol=1e-6,
-            ),
-            Case(
-                "a hair above a whole number",
-                ([9.0, 0.9, 0.9, 0.9], [5.0, 0.3, 0.3, 0.3]),
-                "Three CPUs keep up exactly.",
-                expected=(0.75, 3),
-                mistakes=(
                     Mistake(
-                        (0.75, 4),
-                        "In floats the sums give 3.0000000000000004, and ceil makes 4 of it: take a hair off before you "
-                        "round up.",
+                        9.75 / 15.05,
+                        "The last step is left out, not the first.",
                     ),
-                ),
-                rtol=1e-6,
-            ),
-            Case(
-                "rounded up",
-                ([1.0, 0.5, 0.5], [1.0, 0.2, 0.2]),
-                "2.5 CPUs would keep up, so 3 do.",
-                expected=(0.5 / 0.7, 3),
-                mistakes=(
-                    Mistake(
-                        lambda got: got[1] == 2,
-                        "Two CPUs are too few for 2.5: round up.",
-                    ),
+                    Mistake(100 * 2 / 3, "A share lies between 0 and 1; this is in percent."),
                 ),
                 rtol=1e-6,
             ),
             Case(
                 "data that is ready",
                 ([2.0, 0.0, 0.0], [1.0, 0.2, 0.2]),
-                "Nothing waits, and one CPU is still needed to prepare.",
-                expected=(0.0, 1),
+                "Nothing waits: 0.0.",
+                expected=0.0,
+            ),
+        ),
+    ),
+    Exercise(
+        "8.7",
+        "How many loaders",
+        loaders_for,
+        level="warm-up",
+        difficulty=2,
+        importance=4,
+        minutes=8,
+        hints=(
+            "While one step computes, how much of a batch does one CPU get done?",
+            "Waiting over computing, rounded up, at least 1; take off a hair before rounding up, because a quotient of "
+            "floats may lie a hair above a whole number.",
+        ),
+        lesson="Is it the data?",
+        cases=(
+            Case(
+                "0.5 s a batch, 0.2 s a step",
+                (0.5, 0.2),
+                "2.5 CPUs would keep up, so 3 do.",
+                expected=3,
                 mistakes=(
+                    Mistake(2, "Two CPUs are too few for 2.5: round up."),
+                    Mistake(2.5, "There is no half CPU: an int, rounded up."),
+                    Mistake(1, "The quotient is the wrong way round: a batch takes longer than a step here."),
                     Mistake(
-                        lambda got: got[1] == 0,
-                        "Somebody has to prepare the rows: at least 1.",
+                        4,
+                        "One too many: the CPUs that prepare are counted, and 3 keep up.",
                     ),
                 ),
+            ),
+            Case(
+                "a hair above a whole number",
+                (0.9 + 0.9 + 0.9, 0.3 + 0.3 + 0.3),
+                "Three CPUs keep up exactly.",
+                expected=3,
+                mistakes=(
+                    Mistake(
+                        4,
+                        "In floats the quotient is 3.0000000000000004, and ceil makes 4 of it: take a hair off before you "
+                        "round up.",
+                    ),
+                ),
+            ),
+            Case(
+                "exactly two",
+                (0.5, 0.25),
+                "Two CPUs keep up with twice the time.",
+                expected=2,
+                mistakes=(Mistake(3, "Two keep up exactly: don't add one where nothing is left over."),),
+            ),
+            Case(
+                "data that is ready",
+                (0.0, 0.2),
+                "Somebody has to prepare the rows: at least 1.",
+                expected=1,
+            ),
+        ),
+    ),
+    Exercise(
+        "8.8",
+        "Ask all, then wait",
+        ask_all,
+        level="core",
+        difficulty=3,
+        importance=5,
+        minutes=12,
+        hints=(
+            "What does .remote(...) return, and when? What does ray.get do to the loop that it stands in?",
+            "Make a task of the function with ray.remote. Call .remote once for each item and keep what comes back in a "
+            "list; then one ray.get for the whole list.",
+        ),
+        lesson="Start a Ray",
+        run=_with_notes,
+        cases=(
+            Case(
+                "squares of three numbers",
+                lambda: (RayHere(), functools.partial(pow, exp=2), [3, 1, 2]),
+                "One task an item, all asked before anybody waits; the results in the order of the items.",
+                expected={
+                    "result": [9, 1, 4],
+                    "asked": {"task": 3, "actor": 0},
+                    "waited before all were asked": 0,
+                    "waited": True,
+                },
+                mistakes=(
+                    Mistake(
+                        lambda got: got["waited before all were asked"] > 0,
+                        "It waits for a task before the next one is asked, so only one ever runs: ray.get belongs behind the "
+                        "loop.",
+                    ),
+                    Mistake(
+                        lambda got: not got["waited"] and got["asked"]["task"] > 0,
+                        "These are references to results that may not be there yet: ray.get waits for them.",
+                    ),
+                    Mistake(
+                        lambda got: got["asked"]["task"] == 0,
+                        "No task was asked: it ran in this process. ray.remote(function) makes a task, .remote(item) asks it.",
+                    ),
+                    Mistake(
+                        lambda got: got["asked"]["task"] == 1,
+                        "One task for all items runs on one CPU: ask one an item.",
+                    ),
+                    Mistake(
+                        lambda got: got["asked"]["task"] == 6,
+                        "Each item is asked twice.",
+                    ),
+                    Mistake(
+                        lambda got: got["result"] in ([1, 4, 9], [4, 1, 9]),
+                        "The results are in another order than their items.",
+                    ),
+                ),
+            ),
+            Case(
+                "two alike",
+                lambda: (RayHere(), functools.partial(str.upper), ["go", "on", "go", "up"]),
+                "Two items alike are two tasks and two results.",
+                expected={
+                    "result": ["GO", "ON", "GO", "UP"],
+                    "asked": {"task": 4, "actor": 0},
+                    "waited before all were asked": 0,
+                    "waited": True,
+                },
+            ),
+        ),
+    ),
+    Exercise(
+        "8.9",
+        "Actors that remember",
+        running_total,
+        level="core",
+        difficulty=4,
+        importance=5,
+        minutes=20,
+        hints=(
+            "Where does a number live between two calls? And which calls could run at the same time?",
+            "A class with a sum and a number of calls, a method that adds a share and one that reads both. Make one actor a "
+            "worker from it; ask share i of actor i % workers, without waiting; then ask all for their state and get it.",
+        ),
+        lesson="Actors that do work",
+        run=_total_with_notes,
+        cases=(
+            Case(
+                "five shares, 2 workers",
+                lambda: (RayHere(), [[1.0, 2.0], [10.0], [100.0, 200.0, 300.0], [1000.0], [5.0]], 2),
+                "Actor 0 gets shares 0, 2 and 4, actor 1 gets 1 and 3: 1,618 in all, [3, 2] calls.",
+                expected={
+                    "result": (1618.0, [3, 2]),
+                    "asked": {"task": 0, "actor": 2},
+                    "waited before all were asked": 0,
+                },
+                mistakes=(
+                    Mistake(
+                        lambda got: got["waited before all were asked"] > 0,
+                        "It waits for a call before the next share is asked, so one actor works while the others rest: an "
+                        "actor keeps the order of its calls by itself.",
+                    ),
+                    Mistake(
+                        lambda got: got["asked"]["actor"] == 0,
+                        "No actor was made: ray.remote(Class).remote() starts one.",
+                    ),
+                    Mistake(
+                        lambda got: got["asked"]["actor"] == 5,
+                        "An actor for each share remembers nothing of the others: make `workers` of them.",
+                    ),
+                    Mistake(
+                        lambda got: got["asked"]["actor"] == 1,
+                        "All shares went to one actor: make `workers` of them.",
+                    ),
+                    Mistake(
+                        lambda got: got["result"][1] == [2, 3],
+                        "Share i goes to actor i % workers; here they go to another one.",
+                    ),
+                    Mistake(
+                        lambda got: got["result"][0] == 1005.0,
+                        "Each actor kept its last share only: add to what it has.",
+                    ),
+                    Mistake(
+                        lambda got: got["result"][1] in ([6, 2], [4, 3]),
+                        "These are numbers or readings; a call is one share.",
+                    ),
+                ),
+            ),
+            Case(
+                "more workers than shares",
+                lambda: (RayHere(), [[4.0, 0.5]], 3),
+                "Two actors get nothing and have 0 calls, and they are in the list.",
+                expected={
+                    "result": (4.5, [1, 0, 0]),
+                    "asked": {"task": 0, "actor": 3},
+                    "waited before all were asked": 0,
+                },
+            ),
+            Case(
+                "an empty share",
+                lambda: (RayHere(), [[], [7.0], [], [7.0]], 3),
+                "A share without numbers is a call, too: [2, 1, 1].",
+                expected={
+                    "result": (14.0, [2, 1, 1]),
+                    "asked": {"task": 0, "actor": 3},
+                    "waited before all were asked": 0,
+                },
             ),
         ),
     ),

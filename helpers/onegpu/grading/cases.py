@@ -280,6 +280,24 @@ def _training(r: Random) -> tuple:
     return NextToken(r.randrange(1000)), token_batches(*rows), r.uniform(0.02, 0.2)
 
 
+def _asked(r: Random) -> tuple:
+    import functools
+
+    from onegpu.exercises.ray_scale_out import RayHere
+
+    return (
+        RayHere(),
+        functools.partial(pow, exp=r.randint(2, 4)),
+        [r.randint(1, 900) for _ in range(r.randint(3, 6))],
+    )
+
+
+def _shares(r: Random) -> tuple:
+    from onegpu.exercises.ray_scale_out import RayHere
+
+    return RayHere(), [[float(r.randint(1, 90)) for _ in range(3)] for _ in range(7)], r.randint(2, 4)
+
+
 def _steps(r: Random) -> tuple:
     n = r.randint(3, 6)
     waits, works = r.choice(((0.31, 0.12), (0.52, 0.2), (0.13, 0.3), (0.45, 0.1)))
@@ -386,4 +404,7 @@ _DRAWS: dict[str, Callable[[Random], tuple]] = {
         float(r.randint(1, 3)),
     ),
     "8.6": _steps,
+    "8.7": lambda r: (r.uniform(0.2, 0.9), r.choice((0.07, 0.11, 0.13))),
+    "8.8": _asked,
+    "8.9": _shares,
 }

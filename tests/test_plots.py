@@ -9,7 +9,18 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
 from onegpu import plots
-from onegpu.plots.base import COLOURS, HATCHES, LINES, MARKERS, bars, figure, korean_font, png, show
+from onegpu.plots.base import (
+    COLOURS,
+    HATCHES,
+    LINE_COLOURS,
+    LINES,
+    MARKERS,
+    bars,
+    figure,
+    korean_font,
+    png,
+    show,
+)
 
 # Machado, Oliveira, Fernandes (2009), severity 1.0: what is left of linear RGB without one kind of cone.
 BLIND = {
@@ -133,3 +144,10 @@ def test_what_does_not_fit_is_hatched_as_well_as_coloured():
     drawn = plots.start_here.weights(10 * 10**9).axes[0].patches
     assert [bar.get_hatch() or "" for bar in drawn[:4]] == ["//", "//", "", ""]
     assert io.BytesIO(png(plots.start_here.weights(10**9)))
+
+
+def test_lines_have_three_to_one_on_white_in_the_palettes_order():
+    for line, fill in zip(LINE_COLOURS, COLOURS, strict=True):
+        light = float(np.array([0.2126, 0.7152, 0.0722]) @ linear(line))
+        assert 1.05 / (light + 0.05) >= 3
+        assert line == fill or 1.05 / (float(np.array([0.2126, 0.7152, 0.0722]) @ linear(fill)) + 0.05) < 3

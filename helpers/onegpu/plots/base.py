@@ -20,6 +20,8 @@ from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
 
 COLOURS = ("#12355b", "#b5432a", "#2a9d8f", "#e9a13b", "#9ad1f5", "#6b6b6b")
+# Thin lines need 3:1 on white: the two light fills have a darker fellow, the others are dark enough.
+LINE_COLOURS = ("#12355b", "#b5432a", "#2a9d8f", "#a86a12", "#2f86b8", "#6b6b6b")
 LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)))
 MARKERS = ("o", "s", "^", "D", "v", "P")
 HATCHES = ("", "//", "..", "\\\\", "xx", "--")
@@ -55,7 +57,7 @@ def style() -> dict[str, Any]:
         "grid.color": "#d9d9d9",
         "grid.linewidth": 0.6,
         "axes.axisbelow": True,
-        "axes.prop_cycle": mpl.cycler(color=COLOURS, linestyle=LINES, marker=MARKERS),
+        "axes.prop_cycle": mpl.cycler(color=LINE_COLOURS, linestyle=LINES, marker=MARKERS),
         "lines.markersize": 4,
         "legend.frameon": False,
     }

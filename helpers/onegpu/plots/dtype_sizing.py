@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
 from onegpu.dtype_sizing import FORMATS, ModelSize, count_between, decode, encode, format_bytes, neighbours
-from onegpu.plots.base import COLOURS, HATCHES, LINES, MARKERS, captioned, figure, label_bars
+from onegpu.plots.base import COLOURS, HATCHES, LINE_COLOURS, LINES, MARKERS, captioned, figure, label_bars
 from onegpu.runtime import COURSE_CARDS, GPUS
 
 GIB = 2**30
@@ -128,7 +128,7 @@ def density(formats: Sequence[str] = ("fp32", "bf16", "fp16", "fp8_e5m2", "fp8_e
         counts = [count_between(2.0**p, 2.0 ** (p + 1), fmt) for p in powers]
         axes.plot(
             [powers[0], *powers, powers[-1]], [0.5, *counts, 0.5],
-            label=f"{name}: 2^{lowest} to 2^{highest + 1}", color=COLOURS[index], linestyle=LINES[index],
+            label=f"{name}: 2^{lowest} to 2^{highest + 1}", color=LINE_COLOURS[index], linestyle=LINES[index],
             marker=MARKERS[index], markevery=[len(powers) // 2 + 1], linewidth=1.8,
         )  # fmt: skip
     axes.set_yscale("log", base=2)
@@ -157,7 +157,7 @@ def number_line(formats: Sequence[str], low: float = 0.0, high: float = 1.0) -> 
         scale = 1.0 if fmt.kind == "float" and fmt.bits > 4 else fmt.max
         values = sorted({decode(code, fmt) / scale for code in range(2**fmt.bits)})
         inside = [value for value in values if low <= value <= high]
-        axes.vlines(inside, place - 0.32, place + 0.32, color=COLOURS[place % 4], linewidth=1.3)
+        axes.vlines(inside, place - 0.32, place + 0.32, color=LINE_COLOURS[place % 4], linewidth=1.3)
         found[name] = len(inside)
         axes.text(high + 0.06 * (high - low), place, str(len(inside)), va="center", fontsize=10)
     axes.set_yticks(range(len(formats)), list(formats))
@@ -202,7 +202,9 @@ def sizes_by_format(
     places = range(len(sizes))
     for index, name in enumerate(formats):
         values = [row[index].total_bytes / GIB for row in sizes.values()]
-        axes.scatter(values, places, label=name, color=COLOURS[index], marker=MARKERS[index], s=46, zorder=3)
+        axes.scatter(
+            values, places, label=name, color=LINE_COLOURS[index], marker=MARKERS[index], s=46, zorder=3
+        )
     for card, memory in gpus.items():
         axes.axvline(memory / GIB, color="#6b6b6b", linestyle="--", linewidth=1.2)
         axes.text(

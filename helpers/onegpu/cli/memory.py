@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -14,6 +15,13 @@ MODEL_HELP = "Catalogue name, hub id, folder, config.json or .gguf; no weights a
 OTHERS = (
     "Another setting as name=value, for instance lora_r=32, target_modules=q_proj,v_proj or precision=fp16."
 )
+
+
+def _read_run(path: str) -> object:
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"--report {path}: can't be read as JSON ({error})") from error
 
 
 class _Command(typer.core.TyperCommand):
@@ -55,6 +63,10 @@ def memory(
         str | None,
         typer.Option(help="The card, for instance t4, l4, 'rtx 4090' or 24GiB; this machine's, or a T4."),
     ] = None,
+    report: Annotated[
+        str | None,
+        typer.Option(help="A finished run's report.json: its speed corrects how long a step takes."),
+    ] = None,
     largest: Annotated[str | None, typer.Option(help="Find the largest batch, or length, that fits.")] = None,
     settings: Annotated[list[str], typer.Option("--set", help=OTHERS)] = [],  # noqa: B006
     gpus: Annotated[bool, typer.Option("--gpus", help="List the cards, and stop.")] = False,
@@ -67,7 +79,7 @@ def memory(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Predict the GPU memory of a training step, to the byte and without a GPU, and say whether it fits.
+    """Predict the GPU memory of a training step, without a GPU; say whether it fits, and how long it takes.
 
     What isn't given is as in `onegpu finetune`. Status 0: it fits; 2: it is tight or does not fit; 1: an error.
     """
@@ -107,12 +119,16 @@ def memory(
     if gpu is None:
         here = this_gpu()
         gpu = asked.pop("gpu", None) or ("T4" if here.is_cpu else here)
+    if largest and report is not None:
+        raise ValueError(
+            "--report corrects how long a step takes, which --largest doesn't ask: leave one out"
+        )
     if largest:
         find = gpu_memory.largest_batch if largest == "batch" else gpu_memory.largest_length
         found = find(model, gpu, **asked)
         fitting = found.fit is not None
     else:
-        found = gpu_memory.report(model, gpu, **asked)
+        found = gpu_memory.report(model, gpu, run=None if report is None else _read_run(report), **asked)
         fitting = found.fit is None or bool(found.fit)
     print(json.dumps(found.to_json(), indent=2) if as_json else found)
     if not fitting and not exit_zero:

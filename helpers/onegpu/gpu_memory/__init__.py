@@ -37,6 +37,7 @@ from onegpu.gpu_memory.live_bytes import gradient_bytes, optimizer_state_bytes, 
 from onegpu.gpu_memory.measured import measured
 from onegpu.gpu_memory.other_estimators import OtherEstimate, other_estimates
 from onegpu.gpu_memory.simulated import simulated
+from onegpu.gpu_memory.step_time import StepTime, step_time
 from onegpu.gpu_memory.training_setup import OPTIMIZERS, ResolvedSetup, TrainingSetup, make_setup
 from onegpu.runtime import GPUS, Gpu, find_gpu, this_gpu
 
@@ -56,6 +57,7 @@ __all__ = [
     "OtherEstimate",
     "Peak",
     "ResolvedSetup",
+    "StepTime",
     "Term",
     "Timeline",
     "TrainingSetup",
@@ -75,5 +77,6 @@ __all__ = [
     "remedies",
     "report",
     "simulated",
+    "step_time",
     "this_gpu",
 ]

@@ -191,6 +191,8 @@ class MemoryBreakdown:
         What isn't counted, or was assumed.
     reserved_bytes
         Taken from the card in the end; None where it isn't known.
+    work
+        The operations of an optimizer step and the bytes they move (`tracking.Work`), of a simulation.
     """
 
     way: str
@@ -202,6 +204,7 @@ class MemoryBreakdown:
     terms: tuple[Term, ...] = field(default=(), repr=False)
     notes: tuple[str, ...] = ()
     reserved_bytes: int | None = None
+    work: Any = field(default=None, repr=False, compare=False)
 
     def __getitem__(self, name: str) -> Moment:
         for moment in self.moments:

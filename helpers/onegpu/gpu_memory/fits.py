@@ -13,6 +13,7 @@ from onegpu.dtype_sizing import format_bytes
 from onegpu.gpu_memory.breakdown import MemoryBreakdown, wrapped
 from onegpu.gpu_memory.closed_form import closed_form
 from onegpu.gpu_memory.simulated import simulated
+from onegpu.gpu_memory.step_time import StepTime, step_time
 from onegpu.gpu_memory.training_setup import ResolvedSetup, TrainingSetup, make_setup
 from onegpu.runtime import GPUS, Gpu, find_gpu
 
@@ -366,6 +367,7 @@ class MemoryReport:
     closed_form: MemoryBreakdown | None
     why_no_closed_form: str = ""
     remedies: tuple[Fit, ...] = ()
+    step_time: StepTime | None = None
 
     @property
     def setup(self) -> ResolvedSetup:
@@ -391,6 +393,7 @@ class MemoryReport:
             "why_it_does_not_train": self.setup.why_it_does_not_train,
             "simulated": self.simulated.to_json(),
             "closed_form": self.closed_form and self.closed_form.to_json(),
+            "step_time": self.step_time and self.step_time.to_json(),
             "why_no_closed_form": self.why_no_closed_form,
             "remedies": [remedy.to_json() for remedy in self.remedies],
             "versions": dict(self.simulated.versions),
@@ -405,6 +408,8 @@ class MemoryReport:
             lines.append(
                 f"by formula the peak is {format_bytes(peak, 'GiB', digits=3)} ({peak / self.simulated.peak_bytes:.3f} of it)"
             )
+        if self.step_time is not None:
+            lines.append(str(self.step_time))
         if self.fit is not None:
             lines += str(self.fit).splitlines()
             if not self.fit:
@@ -423,7 +428,13 @@ class MemoryReport:
         return self.simulated._repr_html_() + below + (f"<ul>{remedies}</ul>" if remedies else "")
 
 
-def report(model: str | Path | Any, gpu: str | Gpu | None = None, **settings: Any) -> MemoryReport:
+def report(
+    model: str | Path | Any,
+    gpu: str | Gpu | None = None,
+    *,
+    run: Mapping[str, Any] | None = None,
+    **settings: Any,
+) -> MemoryReport:
     """Predict a training step both ways and judge it: what the command line prints.
 
     Parameters
@@ -432,6 +443,8 @@ def report(model: str | Path | Any, gpu: str | Gpu | None = None, **settings: An
         As `TrainingSetup`, or a setup.
     gpu
         The card; the setup's if not given.
+    run
+        The ``report.json`` of a finished run on such a card, which corrects how long a step takes.
 
     Examples
     --------
@@ -447,4 +460,4 @@ def report(model: str | Path | Any, gpu: str | Gpu | None = None, **settings: An
     except ValueError as error:
         why = str(error)
     fitting = setup.resolved.gpu.is_cpu or judge(ours)
-    return MemoryReport(ours, formula, why, () if fitting else remedies(setup))
+    return MemoryReport(ours, formula, why, () if fitting else remedies(setup), step_time(ours, run))

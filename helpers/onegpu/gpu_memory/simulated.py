@@ -22,7 +22,7 @@ from onegpu.gpu_memory import meta_model, optimizers
 from onegpu.gpu_memory.breakdown import MemoryBreakdown
 from onegpu.gpu_memory.cuda_kernels import CUDA_SCRATCH, META_RULES, CudaChoices
 from onegpu.gpu_memory.replay import replay, settle_categories
-from onegpu.gpu_memory.tracking import StorageTracker, Trace
+from onegpu.gpu_memory.tracking import StorageTracker, Trace, Work
 from onegpu.gpu_memory.training_setup import DTYPES, ResolvedSetup, make_setup
 from onegpu.gpu_memory.training_step import (
     CACHE_NAMES,
@@ -33,6 +33,7 @@ from onegpu.gpu_memory.training_step import (
     watch_checkpointing,
 )
 
+MOST_MICRO_BATCHES = 2
 _LIBRARIES = ("torch", "transformers", "peft", "bitsandbytes", "accelerate")
 
 
@@ -87,6 +88,7 @@ def simulated(
     return MemoryBreakdown(
         "simulated", setup, tuple(replayed.moments), replayed.peak, library_versions(), replayed.timeline,
         notes=notes(setup, config), reserved_bytes=replayed.reserved_bytes,
+        work=step_work(trace, setup),
     )  # fmt: skip
 
 
@@ -108,6 +110,20 @@ def trace_step(
             run.close()
     settle_categories(run.tracker.trace)
     return run.tracker.trace
+
+
+def step_work(trace: Trace, setup: ResolvedSetup) -> Work:
+    """Add up what an optimizer step has a card do; of its micro-batches at most two were run."""
+    micro_batches = setup.gradient_accumulation_steps if setup.trains else 1
+    step = Work()
+    for phase, work in trace.work.items():
+        times = (
+            micro_batches / min(micro_batches, MOST_MICRO_BATCHES) if phase in ("forward", "backward") else 1
+        )
+        for dtype, operations in work.operations.items():
+            step.operations[dtype] = step.operations.get(dtype, 0) + round(operations * times)
+        step.moved_bytes += round(work.moved_bytes * times)
+    return step
 
 
 class _Simulation:
@@ -144,7 +160,7 @@ class _Simulation:
                     optimizer.zero_grad(set_to_none=False)
                 self.held = run_step(
                     self.model, optimizer, setup, self.config, device="meta", autocast=self.autocast,
-                    phase=self.phase, batch_of=self.batch_of, most_micro_batches=2,  # all later ones are like the second
+                    phase=self.phase, batch_of=self.batch_of, most_micro_batches=MOST_MICRO_BATCHES,  # all later ones are like the second
                 )  # fmt: skip
             for state in optimizers.states(optimizer) if optimizer else ():
                 if state.device.type == "meta" and tracker.is_known(state):

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
 
 aten = torch.ops.aten
 
@@ -30,6 +31,43 @@ MATRIX_PRODUCTS = {
 
 
 @dataclass
+class Work:
+    """What a phase has a card do.
+
+    Attributes
+    ----------
+    operations
+        Of matrix products and attention, by the dtype they run in: a multiplication and an addition are two, and
+        attention counts whole squares (as in PaLM, arXiv 2204.02311, appendix B).
+    moved_bytes
+        Read and written by all operations, each for itself.
+    """
+
+    operations: dict[torch.dtype, int] = field(default_factory=dict)
+    moved_bytes: int = 0
+
+    def add(self, func: Any, args: tuple, kwargs: dict, out: Any) -> None:
+        """Add one operation's."""
+        if func is aten.linear.default:  # whole under a dispatch mode where nothing is differentiated
+            count = 2 * args[0].numel() * args[1].shape[0]
+        else:
+            formula = flop_registry.get(func._overloadpacket)
+            count = formula(*args, **kwargs, out_val=out) if formula is not None else 0
+        if count:
+            dtype = args[1].dtype
+            self.operations[dtype] = self.operations.get(dtype, 0) + count
+        self.moved_bytes += _moved_bytes(args) + _moved_bytes(out)
+
+
+def _moved_bytes(value: Any) -> int:
+    if isinstance(value, torch.Tensor):
+        return value.numel() * value.element_size()
+    if isinstance(value, (tuple, list)):
+        return sum(map(_moved_bytes, value))
+    return 0
+
+
+@dataclass
 class Trace:
     """What came and went.
 
@@ -41,6 +79,8 @@ class Trace:
         Of each storage: bytes, category (None: decided by how long it lived), and the operation that made it.
     marks : list of (int, str)
         Where phases begin: index into `events` and name, such as "forward" or "step".
+    work : dict of str to Work
+        What the operations of each phase come to, all its repetitions together.
     """
 
     events: list[int] = field(default_factory=list)
@@ -49,6 +89,7 @@ class Trace:
     operations: list[str] = field(default_factory=list)
     recomputed: list[bool] = field(default_factory=list)
     marks: list[tuple[int, str]] = field(default_factory=list)
+    work: dict[str, Work] = field(default_factory=dict)
 
     def begin(self, phase: str) -> None:
         """Begin a phase."""
@@ -117,6 +158,10 @@ class StorageTracker(TorchDispatchMode):
             return args[0].add_(args[1])
         rule = self.rules.get(func)
         out = func(*args, **kwargs) if rule is None else rule(self, func, args, kwargs)
+        if not func.is_view and self.trace.marks:
+            phase = self.trace.marks[-1][1]
+            if phase != "load":
+                self.trace.work.setdefault(phase, Work()).add(func, args, kwargs, out)
         if isinstance(out, torch.Tensor):
             self.see(out, func=func)
         elif isinstance(out, (tuple, list)):

@@ -43,6 +43,8 @@ class Gpu:
     tflops
         Dense 16-bit matrix products with fp32 sums, in 10^12 operations a second, as NVIDIA publishes them; None where
         it isn't known.
+    fp32_tflops
+        Of fp32 numbers, without TF32.
     bandwidth
         Of its memory, in 10^9 bytes a second, as NVIDIA publishes it.
     source
@@ -54,6 +56,7 @@ class Gpu:
     compute_capability: tuple[int, int] | None
     context_bytes: tuple[int, int] = LAZY_CONTEXT_BYTES
     tflops: float | None = None
+    fp32_tflops: float | None = None
     bandwidth: int | None = None
     source: str = ""
 
@@ -87,14 +90,23 @@ class Gpu:
 
 
 def _card(
-    name: str, sold: int, capability: tuple[int, int], tflops: float | None, bandwidth: int,
+    name: str, sold: int, capability: tuple[int, int], tflops: float | None, fp32_tflops: float, bandwidth: int,
     total: float | None = None, source: str = "out-of-memory messages", *, ecc: bool = False,
 ) -> Gpu:  # fmt: skip
     """One line of the table: GiB on the box, and the total in a public out-of-memory message where one was found."""
     if total is None:
         share = _USABLE_WITH_ECC if ecc else _USABLE
         total, source = sold * share, f"{share:.1%} of the {sold} GiB on the box, as of cards like it"
-    return Gpu(name, round(total * 1024) * MIB, capability, LAZY_CONTEXT_BYTES, tflops, bandwidth, source)
+    return Gpu(
+        name,
+        round(total * 1024) * MIB,
+        capability,
+        LAZY_CONTEXT_BYTES,
+        tflops,
+        fp32_tflops,
+        bandwidth,
+        source,
+    )
 
 
 _T4_SOURCE = (
@@ -104,49 +116,49 @@ _T4_SOURCE = (
 GPUS = MappingProxyType({
     gpu.name: gpu
     for gpu in (
-        Gpu("T4", 14_912 * MIB, (7, 5), (147_718_144, 147_718_144), 65, 320, _T4_SOURCE),  # context 140.875 MiB
-        _card("P40", 24, (6, 1), None, 347, 22.38, "LinkSoul-AI/Chinese-Llama-2-7b#56"),
-        _card("P100-16GB", 16, (6, 0), 18.7, 732),
-        _card("V100-16GB", 16, (7, 0), 125, 900, 15.77),
-        _card("V100-32GB", 32, (7, 0), 125, 900, 31.73),
-        _card("RTX-2080-Ti", 11, (7, 5), 53.8, 616, 10.76, "JDAI-CV/image-captioning#11"),
-        _card("TITAN-RTX", 24, (7, 5), 65.3, 672),
-        _card("RTX-8000", 48, (7, 5), 130.5, 672),
-        _card("RTX-3060-12GB", 12, (8, 6), 25.6, 360, 11.75, "Kunhao-Liu/StyleGaussian#12"),
-        _card("RTX-3070", 8, (8, 6), 40.6, 448, 7.79),
-        _card("RTX-3080-10GB", 10, (8, 6), 59.5, 760, 9.78, "zai-org/CogVideo#34"),
-        _card("RTX-3080-Ti", 12, (8, 6), 68.2, 912),
-        _card("RTX-3090", 24, (8, 6), 71.2, 936, 23.69),
-        _card("RTX-3090-Ti", 24, (8, 6), 80.0, 1008),
-        _card("RTX-A4000", 16, (8, 6), 76.7, 448, 15.61, "DengKaiCQ/VGGT-Long#6"),
-        _card("RTX-A5000", 24, (8, 6), 111.1, 768, 23.68, "zai-org/GLM-4#730"),
-        _card("RTX-A6000", 48, (8, 6), 154.8, 768),
-        _card("A10", 24, (8, 6), 125, 600, ecc=True),
-        _card("A10G", 24, (8, 6), 70, 600, 22.03),
-        _card("A30", 24, (8, 0), 165, 933),
-        _card("A40", 48, (8, 6), 149.7, 696, ecc=True),
-        _card("A100-40GB", 40, (8, 0), 312, 1555, 39.50),
-        _card("A100-80GB", 80, (8, 0), 312, 2039, 79.10),
-        _card("L4", 24, (8, 9), 121, 300, 22.03),
-        _card("L40", 48, (8, 9), 181, 864, 44.40, "QwenLM/Qwen3-VL#2097"),
-        _card("L40S", 48, (8, 9), 362, 864, 44.42, "stepfun-ai/Step-Video-T2V#8"),
-        _card("RTX-4000-Ada", 20, (8, 9), 106.9, 360, ecc=True),
-        _card("RTX-6000-Ada", 48, (8, 9), 364.2, 960, 44.43, "DINGYANB/MTVCrafter#21"),
-        _card("RTX-4060", 8, (8, 9), 30.2, 272, 7.75, "ESRSchao/EdgeRegNet#2"),
-        _card("RTX-4060-Ti-16GB", 16, (8, 9), 44.1, 288),
-        _card("RTX-4070", 12, (8, 9), 58.3, 504),
-        _card("RTX-4070-Ti-Super", 16, (8, 9), 88.2, 672),
-        _card("RTX-4080", 16, (8, 9), 97.5, 717),
-        _card("RTX-4090", 24, (8, 9), 165.2, 1008, 23.64, "3DTopia/Phidias-Diffusion#8"),
-        _card("H100-80GB", 80, (9, 0), 989, 3350, 79.11),
-        _card("H200", 141, (9, 0), 989, 4800, 139.80),
-        _card("RTX-5060-Ti-16GB", 16, (12, 0), 47.4, 448),
-        _card("RTX-5070", 12, (12, 0), 61.7, 672),
-        _card("RTX-5070-Ti", 16, (12, 0), 87.9, 896),
-        _card("RTX-5080", 16, (12, 0), 112.6, 960, 15.47),
-        _card("RTX-5090", 32, (12, 0), 209.5, 1792, 31.36),
-        _card("RTX-PRO-6000", 96, (12, 0), 503.8, 1792),
-        _card("B200", 180, (10, 0), 2250, 7700),
+        Gpu("T4", 14_912 * MIB, (7, 5), (147_718_144, 147_718_144), 65, 8.1, 320, _T4_SOURCE),  # context 140.875 MiB
+        _card("P40", 24, (6, 1), None, 11.8, 347, 22.38, "LinkSoul-AI/Chinese-Llama-2-7b#56"),
+        _card("P100-16GB", 16, (6, 0), 18.7, 9.3, 732),
+        _card("V100-16GB", 16, (7, 0), 125, 15.7, 900, 15.77),
+        _card("V100-32GB", 32, (7, 0), 125, 15.7, 900, 31.73),
+        _card("RTX-2080-Ti", 11, (7, 5), 53.8, 13.4, 616, 10.76, "JDAI-CV/image-captioning#11"),
+        _card("TITAN-RTX", 24, (7, 5), 65.3, 16.3, 672),
+        _card("RTX-8000", 48, (7, 5), 130.5, 16.3, 672),
+        _card("RTX-3060-12GB", 12, (8, 6), 25.6, 12.8, 360, 11.75, "Kunhao-Liu/StyleGaussian#12"),
+        _card("RTX-3070", 8, (8, 6), 40.6, 20.3, 448, 7.79),
+        _card("RTX-3080-10GB", 10, (8, 6), 59.5, 29.8, 760, 9.78, "zai-org/CogVideo#34"),
+        _card("RTX-3080-Ti", 12, (8, 6), 68.2, 34.1, 912),
+        _card("RTX-3090", 24, (8, 6), 71.2, 35.6, 936, 23.69),
+        _card("RTX-3090-Ti", 24, (8, 6), 80.0, 40.0, 1008),
+        _card("RTX-A4000", 16, (8, 6), 76.7, 19.2, 448, 15.61, "DengKaiCQ/VGGT-Long#6"),
+        _card("RTX-A5000", 24, (8, 6), 111.1, 27.8, 768, 23.68, "zai-org/GLM-4#730"),
+        _card("RTX-A6000", 48, (8, 6), 154.8, 38.7, 768),
+        _card("A10", 24, (8, 6), 125, 31.2, 600, ecc=True),
+        _card("A10G", 24, (8, 6), 70, 35.0, 600, 22.03),
+        _card("A30", 24, (8, 0), 165, 10.3, 933),
+        _card("A40", 48, (8, 6), 149.7, 37.4, 696, ecc=True),
+        _card("A100-40GB", 40, (8, 0), 312, 19.5, 1555, 39.50),
+        _card("A100-80GB", 80, (8, 0), 312, 19.5, 2039, 79.10),
+        _card("L4", 24, (8, 9), 121, 30.3, 300, 22.03),
+        _card("L40", 48, (8, 9), 181, 90.5, 864, 44.40, "QwenLM/Qwen3-VL#2097"),
+        _card("L40S", 48, (8, 9), 362, 91.6, 864, 44.42, "stepfun-ai/Step-Video-T2V#8"),
+        _card("RTX-4000-Ada", 20, (8, 9), 106.9, 26.7, 360, ecc=True),
+        _card("RTX-6000-Ada", 48, (8, 9), 364.2, 91.1, 960, 44.43, "DINGYANB/MTVCrafter#21"),
+        _card("RTX-4060", 8, (8, 9), 30.2, 15.1, 272, 7.75, "ESRSchao/EdgeRegNet#2"),
+        _card("RTX-4060-Ti-16GB", 16, (8, 9), 44.1, 22.1, 288),
+        _card("RTX-4070", 12, (8, 9), 58.3, 29.1, 504),
+        _card("RTX-4070-Ti-Super", 16, (8, 9), 88.2, 44.1, 672),
+        _card("RTX-4080", 16, (8, 9), 97.5, 48.7, 717),
+        _card("RTX-4090", 24, (8, 9), 165.2, 82.6, 1008, 23.64, "3DTopia/Phidias-Diffusion#8"),
+        _card("H100-80GB", 80, (9, 0), 989, 66.9, 3350, 79.11),
+        _card("H200", 141, (9, 0), 989, 66.9, 4800, 139.80),
+        _card("RTX-5060-Ti-16GB", 16, (12, 0), 47.4, 23.7, 448),
+        _card("RTX-5070", 12, (12, 0), 61.7, 30.9, 672),
+        _card("RTX-5070-Ti", 16, (12, 0), 87.9, 43.9, 896),
+        _card("RTX-5080", 16, (12, 0), 112.6, 56.3, 960, 15.47),
+        _card("RTX-5090", 32, (12, 0), 209.5, 104.8, 1792, 31.36),
+        _card("RTX-PRO-6000", 96, (12, 0), 503.8, 125.0, 1792),
+        _card("B200", 180, (10, 0), 2250, 75.0, 7700),
         Gpu("CPU", None, None, (0, 0)),
     )
 })  # fmt: skip
@@ -225,5 +237,5 @@ def this_gpu() -> Gpu:
         return GPUS["CPU"]
     kind = next((g for g in GPUS.values() if _plain(g.name) == _plain(here.name)), None)
     known = {} if kind is None else {"context_bytes": kind.context_bytes, "tflops": kind.tflops,
-                                     "bandwidth": kind.bandwidth}  # fmt: skip
+                                     "fp32_tflops": kind.fp32_tflops, "bandwidth": kind.bandwidth}  # fmt: skip
     return Gpu(here.name, here.total_memory_bytes, here.compute_capability, source="this machine", **known)

@@ -208,7 +208,8 @@ def peaks(peak_bytes: Mapping[str, int], budget_bytes: int, budget: str) -> Figu
     fitting = sum(size <= budget_bytes for size in peak_bytes.values())
     return captioned(
         made,
-        f"{fitting} of {len(sizes)} settings stay below {budget}: they take {min(sizes):.1f} to {max(sizes):.1f} GiB.",
+        f"{fitting} of {len(sizes)} settings stay below {budget}: the smallest takes {min(sizes):.1f} GiB, "
+        f"the largest {max(sizes):.1f}.",
     )
 
 

@@ -22,8 +22,7 @@ def whole_task() -> dict[str, Any]:
     dict
         ``losses`` and ``eval_losses`` as (step, nats a token), ``before`` and ``after`` (`Scores`) over ``answered_rows``
         held-out rows, ``answers`` (``message``, ``before``, ``after``), ``trained`` and ``parameters`` (numbers),
-        ``train_seconds``, ``tokens_per_second``, ``peak_memory_bytes``, ``steps``, ``tokens``, ``machine``,
-        ``precision``, ``versions``, ``config``.
+        ``peak_memory_bytes`` (of the process), ``steps``, ``tokens``, ``machine``, ``precision``, ``versions``.
 
     Examples
     --------

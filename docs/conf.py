@@ -45,6 +45,7 @@ myst_enable_extensions = ["dollarmath", "deflist"]
 myst_heading_anchors = 3
 suppress_warnings = [
     "mystnb.unknown_mime_type",  # a widget's view: its stored picture is beside it
+    "myst.xref_missing",  # it doesn't see the glossary's anchors; tests/test_docs.py follows every link of the built site
     "ref.python",  # a field of a dataclass that has a namesake in another
     "misc.highlighting_failure",  # an output that happens to look like code
 ]

@@ -52,9 +52,15 @@ def test_stored_figures_have_their_alt_text_on_the_site(site):
 
 @pytest.mark.slow
 def test_links_inside_the_site_lead_somewhere(site):
+    pages = {p: p.read_text(encoding="utf-8") for p in site.rglob("*.html") if "_static" not in p.parts}
     broken = set()
-    for page in (p for p in site.rglob("*.html") if "_static" not in p.parts):
-        for target in re.findall(r'href="([^"#?]+)', page.read_text(encoding="utf-8")):
-            if not re.match(r"[a-z]+:", target) and not (page.parent / target).exists():
-                broken.add(f"{page.relative_to(site)} -> {target}")
+    for page, text in pages.items():
+        for link in re.findall(r'href="([^"?]+)"', text):
+            target, _, place = link.partition("#")
+            if re.match(r"[a-z]+:", link):
+                continue
+            file = (page.parent / target).resolve() if target else page
+            found = pages.get(file, "")
+            if not file.exists() or (place and found and f'id="{place}"' not in found):
+                broken.add(f"{page.relative_to(site)} -> {link}")
     assert not broken

@@ -222,7 +222,8 @@ def _right(exercise: Exercise, case: Case) -> Call:
 
 
 def _unfinished(made: Call) -> bool:
-    return type(made.error) is NotImplementedError or _holds_ellipsis(made.result)
+    # By name: an error that came from another process (grading) is a stand-in. Arrow's own has another name.
+    return type(made.error).__name__ == "NotImplementedError" or _holds_ellipsis(made.result)
 
 
 def _holds_ellipsis(value: Any, depth: int = 3) -> bool:

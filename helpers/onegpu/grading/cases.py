@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -16,7 +17,7 @@ from onegpu.exercises import Case, Exercise
 
 NAME = "an input that the lab doesn't show"
 HOW_MANY = 2
-WITHOUT = frozenset({"4.9", "7.8"})
+WITHOUT = frozenset({"1.10", "2.8", "4.9", "7.8"})
 """Exercises without parameters, or judged by a property of their own input: nothing can be drawn for them."""
 
 _WORDS = [
@@ -93,7 +94,20 @@ def _tokens_of_text(r: Random) -> tuple:
         ends.append(ends[-1] + r.randint(1, 4))
     first = r.randint(1, 4)
     last = r.randint(first + 1, 7)
-    return _ids(r, 8), list(itertools.pairwise(ends)), ends[first], ends[last]
+    return _ids(r, 8), list(itertools.pairwise(ends)), [(ends[first], ends[last])]
+
+
+def _chat(r: Random) -> tuple:
+    from onegpu.exercises.sft_datasets import chatml
+
+    turns = [("user", "assistant")] * r.randint(1, 3)
+    messages = [{"role": role, "content": _text(r, r.randint(1, 4))} for turn in turns for role in turn]
+    return messages, partial(chatml)
+
+
+def _reward_head(r: Random) -> tuple:
+    pairs = r.sample([(i, j) for i in range(5) for j in range(5) if i != j], 4)
+    return _floats(r, 5, 3), pairs, r.randint(2, 5), r.choice((0.1, 0.3, 0.7))
 
 
 def _row(r: Random) -> tuple:
@@ -331,6 +345,8 @@ _DRAWS: dict[str, Callable[[Random], tuple]] = {
         [{"role": ("user", "assistant")[i % 2], "content": _text(r, 3)} for i in range(r.choice((2, 4)))],
     ),
     "1.2": _tokens_of_text,
+    "1.9": _chat,
+    "2.7": _reward_head,
     "1.3": lambda r: ([_ids(r, r.randint(1, 6)) for _ in range(3)], r.choice((0, 1))),
     "1.4": lambda r: (_labels(r, 9), r.randint(2, 8)),
     "1.5": lambda r: ((ids := _ids(r, 9))[: r.randint(1, 7)], ids),

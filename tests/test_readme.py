@@ -1,4 +1,4 @@
-"""What the README shows of a command is what the command prints."""
+"""What the README shows of a command is what the command prints; what it and the teachers' page say of minutes holds."""
 
 import re
 import subprocess
@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from onegpu.notebooks.overview import TOPICS
 from onegpu.qlora_finetune.whole_task import whole_task
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -41,3 +42,9 @@ def test_the_scores_are_those_of_the_stored_run():
 def test_files_that_the_readme_links_to_are_there():
     for target in re.findall(r"\]\((\./[^)#]+)", README):
         assert (ROOT / target).exists(), target
+
+
+def test_the_teachers_page_has_the_minutes_of_the_map():
+    page = (ROOT / "docs" / "teachers.md").read_text(encoding="utf-8")
+    for topic in TOPICS:
+        assert f"lab {topic.number:02}, {topic.lab_minutes} minutes" in page

@@ -31,6 +31,7 @@ def image_versions():
         "psutil": "5.9.5",
         "typer": "0.21.0",
         "filelock": "3.18.0",
+        "cloudpickle": "3.1.2",
     }
 
 

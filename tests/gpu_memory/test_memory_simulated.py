@@ -331,6 +331,7 @@ def test_real_4_bit_layers_work_after_a_simulation():
 
 
 _TIMED = """
+from onegpu.gpu_memory import simulated
 import time
 simulated("smollm2-135m", max_length=16, gpu="L4", method="qlora")
 start = time.perf_counter()

@@ -42,7 +42,7 @@ def read_rows(
     source
         A file of JSON (an array of objects, one array inside an object, or one object a line), CSV, TSV,
         Parquet or Arrow, the text ones also as .gz, .zst, .bz2 or .xz; a folder of such files, or one that
-        `datasets` saved; a pattern such as "rows/*.jsonl"; a shipped set's name (`onegpu.data.names`); or a
+        `datasets` saved; a pattern such as `rows/*.jsonl`; a shipped set's name (`onegpu.data.names`); or a
         data set's name on the hub, as "owner/name" or "owner/name:configuration".
     columns
         New names for columns, {"question": "prompt", "answer": "completion"}. Columns that aren't named

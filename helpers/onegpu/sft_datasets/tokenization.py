@@ -536,7 +536,7 @@ def tokenize_rows(
     Parameters
     ----------
     rows
-        Rows of any format that `to_example` reads, or `Example`s.
+        Rows of any format that `to_example` reads, or `Example` values.
     tokenizer, max_length, template, turns, truncation
         As in `tokenize`; here "drop" is the default.
     bad_rows

@@ -399,11 +399,6 @@ class ResolvedSetup(TrainingSetup):
         ]
         if self.task != "sft":
             parts.insert(1, self.task)
-        if self.loop == "onegpu" and (self.use_dora or self.modules_to_save):
-            raise ValueError(
-                "our trainer has no DoRA and saves no whole modules: use loop='trl', 'trainer' or 'plain' for use_dora and "
-                "modules_to_save"
-            )
         if self.quantization == "int8":
             parts.append("int8 base")
         if self.mixed_precision:

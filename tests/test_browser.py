@@ -182,6 +182,12 @@ def test_start_here_runs_and_its_slider_moves_by_keyboard(browser, server):
         arg=source,
     )
     assert "billion parameters = 10" in page.locator(".widget-html p[aria-live]").first.inner_text()
+    field = page.get_by_label("billion parameters")
+    field.fill("20")
+    field.press("Enter")
+    page.wait_for_function(
+        "() => document.querySelector('.widget-html img')?.alt.startsWith('The weights of 20 billion')"
+    )
     shot(page, "00_widget_after")
     page.close()
 

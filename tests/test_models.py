@@ -31,19 +31,6 @@ def empty_caches(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.fixture(scope="session")
-def tiny_folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("tiny")
-    models.tiny_model().save_pretrained(folder)
-    models.tiny_tokenizer().save_pretrained(folder)
-    return folder
-
-
-@pytest.fixture(scope="session")
-def tiny_nf4(tiny_folder):
-    return models.load(tiny_folder, quantization="nf4")
-
-
 def on_meta(name):
     with torch.device("meta"):
         return AutoModelForCausalLM.from_config(models.config(name))

@@ -97,6 +97,17 @@ def test_controls_have_their_label_and_wait_for_the_end_of_a_drag():
     assert switch("n", True).value is True
 
 
+def test_a_slider_has_a_named_field_beside_it(monkeypatch):
+    """The handle itself has no name for a screen reader."""
+    frames = []
+    monkeypatch.setattr("onegpu.widgets.base.display_widget", lambda frame, *_: frames.append(frame))
+    explore(draw, rank=slider("rank", 4, 1, 16), kind=choice("kind", ["a", "b"]))
+    field, handle = frames[0].children[0].children
+    assert (type(field).__name__, field.description, field.value) == ("BoundedIntText", "rank", 4)
+    assert (field.min, field.max, field.step) == (1, 16, 1)
+    assert (handle.description, handle.readout) == ("", False)
+
+
 def test_few_short_options_are_buttons_and_a_list_says_its_keys(shown, monkeypatch):
     frames = []
     monkeypatch.setattr("onegpu.widgets.base.display_widget", lambda frame, *_: frames.append(frame))

@@ -5,7 +5,7 @@ import json
 
 import pytest
 from onegpu import models
-from onegpu.models import tiny_model, tiny_tokenizer
+from onegpu.models import tiny_model
 from onegpu.qlora_finetune import FinetuneConfig, finetune
 
 needs_llama_cpp = pytest.mark.skipif(
@@ -46,12 +46,9 @@ def _run(folder, model_folder):
 
 
 @pytest.fixture(scope="session")
-def tiny_run(tmp_path_factory):
+def tiny_run(tmp_path_factory, tiny_folder):
     """A run of the tiny model with its own byte-level tokenizer."""
-    folder = tmp_path_factory.mktemp("tiny_run")
-    tiny_model().save_pretrained(folder / "model")
-    tiny_tokenizer().save_pretrained(folder / "model")
-    return _run(folder, folder / "model")
+    return _run(tmp_path_factory.mktemp("tiny_run"), tiny_folder)
 
 
 @pytest.fixture(scope="session")

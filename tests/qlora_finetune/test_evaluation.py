@@ -3,10 +3,9 @@
 import json
 
 import pytest
+from chats import QUESTIONS
 from onegpu.models import tiny_model, tiny_tokenizer
 from onegpu.qlora_finetune import evaluation, generate, read_triage, score_triage
-
-from .conftest import QUESTIONS
 
 ROW = {"message": "Where is it?", "intent": "track_order", "urgency": "low", "reply": "On its way."}
 

@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from chats import chat
 from onegpu.models import tiny_model, tiny_tokenizer
 from onegpu.packed_training import IGNORE_INDEX, collate_rows
 from onegpu.packed_training.attention import packed_sdpa, use_packed_attention
@@ -12,8 +13,6 @@ from onegpu.packed_training.loss import HeadLoss, no_mask, supervised_loss
 from onegpu.qlora_finetune import FinetuneConfig, attach_adapters
 from onegpu.sft_datasets import tokenize_rows
 from torch.nn import functional as F
-
-from .conftest import chat
 
 
 def examples(n=5):

@@ -11,6 +11,7 @@ import time
 
 import pytest
 import torch
+from chats import chat
 from onegpu import models
 from onegpu.packed_training import collate_rows, lora
 from onegpu.packed_training.attention import use_packed_attention
@@ -27,8 +28,6 @@ from onegpu.qlora_finetune import (
 from onegpu.qlora_finetune import run as run_module
 from onegpu.qlora_finetune.trainer import QLoraTrainer
 from safetensors.torch import load_file
-
-from .conftest import chat
 
 
 def losses(result):

@@ -12,13 +12,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from chats import chat
 from onegpu.qlora_finetune import FinetuneConfig, Interrupted, NotSaved, finetune, folders
 from onegpu.qlora_finetune import run as run_module
 from onegpu.qlora_finetune.stopping import only_process
 from onegpu.qlora_finetune.trainer import QLoraTrainer
 from safetensors.torch import load_file
-
-from .conftest import chat
 
 CHECKPOINT_FILES = ("adapter_model.safetensors", "adapter_config.json", "optimizer.pt", "scheduler.pt", "rng_state.pth",
                     "trainer_state.json")  # fmt: skip

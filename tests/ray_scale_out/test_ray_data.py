@@ -4,12 +4,11 @@ import time
 
 import numpy as np
 import pytest
+from chats import chat
 from onegpu.ray_scale_out.cluster import spilled_bytes
 from onegpu.ray_scale_out.layout import schedule
 from onegpu.ray_scale_out.pipeline import Recipe, count_rows, packed_dataset, packed_rows
 from onegpu.ray_scale_out.window import windows
-
-from .conftest import chat
 
 ROWS = [chat(i) for i in range(101)]
 

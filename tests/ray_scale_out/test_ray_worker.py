@@ -6,13 +6,12 @@ from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
+from chats import chat
 from onegpu.ray_scale_out import cluster as clusters
 from onegpu.ray_scale_out.bottleneck import BottleneckMeter
 from onegpu.ray_scale_out.layout import schedule
 from onegpu.ray_scale_out.pipeline import PACKED, Recipe, count_rows, packed_rows
 from onegpu.ray_scale_out.window import windows
-
-from .conftest import chat
 
 
 class Shard:

@@ -1,8 +1,8 @@
 """`explore`: controls, and a picture with real alt text that is drawn anew when one of them moves.
 
 The picture is an `<img alt=...>` inside an HTML widget, with the controls' values and the same sentence under it in
-text: a slider's handle has no name for a screen reader, and JupyterLab shows no alt text of plain figures. A stored
-notebook keeps the first picture, so that a preview without a kernel shows something.
+text: JupyterLab shows no alt text of plain figures. A stored notebook keeps the first picture, so that a preview without
+a kernel shows something.
 """
 
 from __future__ import annotations
@@ -94,22 +94,53 @@ def explore(draw: Callable[..., tuple[Any, str]], **controls: Any) -> None:
     picture = ipywidgets.HTML()
     lists = any(isinstance(control, ipywidgets.Dropdown) for control in controls.values())
     keys = [ipywidgets.Label(LIST_KEYS)] if lists else []
-    frame = ipywidgets.VBox([*controls.values(), *keys, picture])
+    labels = {name: control.description for name, control in controls.items()}
+    shown_controls = [_with_field(control) for control in controls.values()]
+    frame = ipywidgets.VBox([*shown_controls, *keys, picture])
 
     def values() -> dict[str, Any]:
         return {name: control.value for name, control in controls.items()}
 
+    def words() -> str:
+        return ", ".join(f"{labels[name]} = {value}" for name, value in values().items())
+
     def refresh(_: Any = None) -> None:
         try:
-            picture.value = _html(*draw(**values()), _in_words(controls))
+            picture.value = _html(*draw(**values()), words())
         except Exception as error:
             picture.value = f'<p role="alert">{escape(type(error).__name__)}: {escape(str(error))}</p>'
 
     shown, sentence = draw(**values())
-    picture.value = _html(shown, sentence, _in_words(controls))
+    picture.value = _html(shown, sentence, words())
     for control in controls.values():
         control.observe(refresh, names="value")
-    present(frame, shown, sentence, _in_words(controls))
+    present(frame, shown, sentence, words())
+
+
+def _with_field(control: Any) -> Any:
+    """Return a slider with a field for its number in place of its label and readout; any other control as it is.
+
+    A field has a name for a screen reader and takes a number from the keyboard; ipywidgets gives a slider's handle none.
+    """
+    fields = {
+        ipywidgets.IntSlider: ipywidgets.BoundedIntText,
+        ipywidgets.FloatSlider: ipywidgets.BoundedFloatText,
+    }
+    kind = fields.get(type(control))
+    if kind is None:
+        return control
+    field = kind(
+        value=control.value,
+        min=control.min,
+        max=control.max,
+        step=control.step,
+        description=control.description,
+        style=_WIDE,
+        layout={"width": "auto"},
+    )
+    control.description, control.readout = "", False
+    ipywidgets.jslink((field, "value"), (control, "value"))
+    return ipywidgets.HBox([field, control], layout={"flex_flow": "row wrap"})
 
 
 def present(frame: Any, shown: Any, sentence: str, words: str) -> None:
@@ -150,10 +181,6 @@ def display_widget(frame: Any, stored: dict[str, str], alt: str = "") -> None:
         raw=True,
         metadata={"image/png": {"alt": alt}} if "image/png" in stored else {},
     )
-
-
-def _in_words(controls: dict[str, Any]) -> str:
-    return ", ".join(f"{control.description} = {control.value}" for control in controls.values())
 
 
 def _html(shown: Any, sentence: str, values: str) -> str:

@@ -10,7 +10,7 @@ import ipywidgets
 from onegpu import models
 from onegpu.plots.base import png
 from onegpu.plots.qlora_finetune import loss_curve, rank
-from onegpu.widgets.base import choice, explore, slider
+from onegpu.widgets.base import choice, explore
 
 ATTENTION, ALL = "attention (q and v)", "all linear layers"
 
@@ -36,8 +36,7 @@ def layer_shapes(model: str, targets: str = ALL) -> list[tuple[int, int]]:
 def rank_explorer() -> None:
     """Choose a model, the adapted layers and the rank; see how much is trained and what it takes."""
 
-    def draw(model: str, targets: str, exponent: int) -> tuple:
-        r = 2**exponent
+    def draw(model: str, targets: str, r: int) -> tuple:
         shapes = layer_shapes(model, targets)
         trained = r * sum(map(sum, shapes))
         frozen = models.find(model).parameters
@@ -51,7 +50,7 @@ def rank_explorer() -> None:
         draw,
         model=choice("model", ["smollm2-135m", "qwen2.5-1.5b", "llama-2-7b", "llama-3-8b"]),
         targets=choice("adapted layers", [ALL, ATTENTION]),
-        exponent=slider("rank, as a power of 2", 4, 0, 8),
+        r=choice("rank", [2**exponent for exponent in range(9)], 16),
     )
 
 

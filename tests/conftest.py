@@ -1,51 +1,41 @@
-"""A tiny quantized model, chats for it, and a fine-tune of a second."""
+"""What several topics' tests share: the tiny model as a folder, chats for it, and the settings of a short run."""
 
 import json
 
 import pytest
+from chats import chat
 from onegpu import models
 from onegpu.models import tiny_model, tiny_tokenizer
 from onegpu.qlora_finetune import FinetuneConfig
 
-QUESTIONS = [
-    "Where is my parcel?",
-    "I was charged twice.",
-    "Reset my password please, the link is dead.",
-    "Does it come in blue?",
-    "Cancel order 12.",
-    "The mug arrived broken, and the box was wet as well.",
-    "Thanks, all good",
-    "When do you open?",
-    "I want to send back the lamp",
-    "Stop the newsletter.",
-]
 
+@pytest.fixture(scope="session")
+def save_tiny():
+    """Write the tiny model and its tokenizer into a folder that ``models.load`` reads."""
 
-def chat(i):
-    return {
-        "messages": [
-            {"role": "user", "content": QUESTIONS[i % len(QUESTIONS)]},
-            {"role": "assistant", "content": f"Answer {i}: we are on it." + " Sorry." * (i % 4)},
-        ]
-    }
+    def save(folder):
+        tiny_model().save_pretrained(folder)
+        tiny_tokenizer().save_pretrained(folder)
+        return folder
+
+    return save
 
 
 @pytest.fixture(scope="session")
-def tiny_folder(tmp_path_factory):
-    """The tiny model and tokenizer as a folder that ``models.load`` reads."""
-    folder = tmp_path_factory.mktemp("tiny_model")
-    tiny_model().save_pretrained(folder)
-    tiny_tokenizer().save_pretrained(folder)
-    return folder
+def tiny_folder(tmp_path_factory, save_tiny):
+    """One such folder for all tests that only read it."""
+    return save_tiny(tmp_path_factory.mktemp("tiny_model"))
 
 
 @pytest.fixture
 def tiny_nf4(tiny_folder):
+    """The tiny model in 4 bits, loaded anew: tests train it."""
     return models.load(tiny_folder, quantization="nf4")
 
 
 @pytest.fixture(scope="session")
 def chats_file(tmp_path_factory):
+    """24 chats as JSONL."""
     path = tmp_path_factory.mktemp("chats") / "chats.jsonl"
     path.write_text("".join(json.dumps(chat(i)) + "\n" for i in range(24)), encoding="utf-8")
     return path
@@ -53,7 +43,7 @@ def chats_file(tmp_path_factory):
 
 @pytest.fixture
 def tiny_config(tiny_folder, chats_file, tmp_path):
-    """A config for a run of ten steps."""
+    """The settings of a run of six steps, which takes about a second."""
 
     def make(**changes):
         settings = {

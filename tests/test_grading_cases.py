@@ -36,10 +36,14 @@ def from_outside(*arguments, **keywords):
 def test_from_outside_every_answer_is_judged_as_in_the_notebook(topic):
     found = []
     for answer in FILES[TOPICS[topic]]:
-        exercise = replace(find(answer.number), time_limit_s=1.0)
-        here = examine(exercise, answer.function)
-        there = examine(exercise, answer.function, call=from_outside)
-        if (here.status, here.case, here.hint) != (there.status, there.case, there.hint):
+        for time_limit_s in (1.0, 30.0):  # the longer one where a busy machine made the difference
+            exercise = replace(find(answer.number), time_limit_s=time_limit_s)
+            here = examine(exercise, answer.function)
+            there = examine(exercise, answer.function, call=from_outside)
+            same = (here.status, here.case, here.hint) == (there.status, there.case, there.hint)
+            if same:
+                break
+        if not same:
             found.append(f"{answer.number} {answer.why}:\n{here}\n{there}")
     assert not found, "\n".join(found)
 

@@ -1,6 +1,9 @@
 """One quiet Ray for all tests of the topic, and short runs over it."""
 
+import json
+
 import pytest
+from chats import chat
 from onegpu.models import tiny_tokenizer
 from onegpu.ray_scale_out.cluster import RayMissing, local_ray, require_ray
 
@@ -23,6 +26,14 @@ def cluster(ray):
 @pytest.fixture(scope="session")
 def tokenizer():
     return tiny_tokenizer()
+
+
+@pytest.fixture(scope="session")
+def chats_file(tmp_path_factory):
+    """25 chats: an odd number for two workers."""
+    path = tmp_path_factory.mktemp("chats") / "chats.jsonl"
+    path.write_text("".join(json.dumps(chat(i)) + "\n" for i in range(25)), encoding="utf-8")
+    return path
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ Each check is a function of what it looks at, so that a test can show it another
 
 from __future__ import annotations
 
-import importlib
 import importlib.metadata
 import shutil
 import sys
@@ -15,6 +14,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from onegpu.runtime.bitsandbytes import import_bitsandbytes
 from onegpu.runtime.environment import (
     LIBRARIES,
     hub_offline,
@@ -184,7 +184,7 @@ def check_stale(found: Sequence[tuple[str, str | None, str | None]]) -> Check:
 def check_bitsandbytes(device: str, load: Callable[[], Any] | None = None) -> Check:
     """Whether bitsandbytes loads its native library and quantizes on this device: 64 ones, there and back."""
     try:
-        bnb = importlib.import_module("bitsandbytes") if load is None else load()
+        bnb = import_bitsandbytes() if load is None else load()
         import torch
 
         ones = torch.ones(64, 64, device=device)

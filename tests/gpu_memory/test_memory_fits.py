@@ -1,10 +1,12 @@
 """Verdicts, the largest batch, the report, and how results print."""
 
 import json
+import sys
 
 import pytest
 from onegpu.gpu_memory import MemoryBreakdown, Moment, Peak, compare, judge
 from plainly import closed_form, fits, largest_batch, make_setup, other_estimates, report, simulated
+from transformers import AutoConfig
 
 GIB = 2**30
 
@@ -170,3 +172,34 @@ def test_other_estimators_answer_as_published():
     }
     with pytest.raises(ValueError, match="none of these estimators knows"):
         other_estimates("polyglot-ko-1.3b", method="qlora")
+
+
+def test_fewer_or_shorter_rows_that_cannot_fit_are_not_simulated(monkeypatch):
+    module = sys.modules["onegpu.gpu_memory.fits"]
+    config = AutoConfig.for_model(
+        "llama",
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        vocab_size=500,
+    )
+    setup = make_setup(
+        config, loop="trainer", attention="eager", per_device_train_batch_size=64, max_length=256
+    )
+    asked = simulated(setup)
+    tried = []
+
+    def note(changed):
+        tried.append(changed.resolved.per_device_train_batch_size)
+        return simulated(changed)
+
+    monkeypatch.setattr(module, "simulated", note)
+    context = asked.setup.gpu.context_bytes[0]
+    budget = module.least_bytes(asked, {"per_device_train_batch_size": 4}) + context - 1
+    half = {"per_device_train_batch_size": 32}
+    assert module.least_bytes(asked, half) < simulated(setup.change(**half)).peak_bytes
+    for batch in (32, 16, 4, 1):
+        module._try(setup, {"per_device_train_batch_size": batch}, "", budget, asked)
+    assert tried == [1]
+    assert module.least_bytes(asked, {"optim": "sgd"}) == 0

@@ -36,6 +36,7 @@ import torch
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from onegpu.runtime import import_bitsandbytes
 from onegpu.runtime.gpus import Gpu
 
 aten = torch.ops.aten
@@ -57,6 +58,7 @@ _SOFTMAX = {F.softmax, torch.softmax, torch.Tensor.softmax}
 _LOG_SOFTMAX = {F.log_softmax, torch.log_softmax, torch.Tensor.log_softmax}
 _SUM = {torch.sum, torch.Tensor.sum}
 _DROPOUT = {F.dropout, torch.dropout}
+_CHOOSING = _LOW | _FP32 | _SOFTMAX | _LOG_SOFTMAX | _SUM | _DROPOUT | {F.scaled_dot_product_attention}
 
 
 class CudaChoices(TorchFunctionMode):
@@ -89,6 +91,8 @@ class CudaChoices(TorchFunctionMode):
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
+        if func not in _CHOOSING:
+            return func(*args, **kwargs)
         if not self.gpu.is_cpu and torch.is_autocast_enabled("cuda"):
             args, kwargs = self._cast(func, args, kwargs)
         if func is F.scaled_dot_product_attention:
@@ -327,11 +331,7 @@ def efficient_backward_bytes(args, kwargs, out) -> int:
 
 
 def _rules() -> dict[Any, Callable]:
-    from onegpu.runtime import quiet
-
-    quiet()
-    import bitsandbytes  # noqa: F401, registers its operations
-
+    import_bitsandbytes()  # registers its operations
     return {
         aten._local_scalar_dense.default: answer_questions,
         aten.nonzero.default: count_supervised,

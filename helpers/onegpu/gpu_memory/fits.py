@@ -147,13 +147,23 @@ def remedies(
     cards
         Whether a bigger card is a remedy, too: if so, the smallest that does comes last.
     """
-    setup = make_setup(model, **settings)
+    return _remedies(make_setup(model, **settings), None, count, budget_bytes, cards)
+
+
+def _remedies(
+    setup: TrainingSetup,
+    asked: MemoryBreakdown | None,
+    count: int = 3,
+    budget_bytes: int | None = None,
+    cards: bool = True,
+) -> tuple[Fit, ...]:
+    """Find remedies; what the setup itself needs, where it is known, says of some that they are none."""
     found: list[Fit] = []
     for changes, cost in cheaper(setup.resolved):
         if len(found) == count:
             break
-        fit = _try(setup, changes, cost, budget_bytes)
-        if fit:
+        fit = _try(setup, changes, cost, budget_bytes, asked)
+        if _helps(fit):
             found.append(fit)
     if cards and budget_bytes is None and not setup.resolved.gpu.is_cpu:
         bigger = _bigger_card(setup)
@@ -204,29 +214,70 @@ def cheaper(setup: ResolvedSetup) -> Iterator[tuple[dict[str, Any], str]]:
         yield kept | shorter | eight_bits, "all of these, and rows longer than that are left out"
 
 
-def _try(setup: TrainingSetup, changes: dict[str, Any], cost: str, budget: int | None) -> Fit | None:
-    """Simulate a change, unless a formula already says that it is far from fitting; None if it is impossible."""
+def _try(
+    setup: TrainingSetup,
+    changes: dict[str, Any],
+    cost: str,
+    budget: int | None,
+    asked: MemoryBreakdown | None,
+) -> Fit | None:
+    """Simulate a change, unless it is sure without that it doesn't fit; None then, or if it is impossible."""
     try:
         changed = setup.change(**changes)
-        total = budget if budget is not None else changed.resolved.gpu.total_bytes
+        card = changed.resolved.gpu
+        total = budget if budget is not None else card.total_bytes
+        if asked is not None and least_bytes(asked, changes) + card.context_bytes[0] > total:
+            return None
         try:
             if closed_form(changed).peak_bytes > _SURE * total:
                 return None
         except ValueError:
             pass  # no formula for this one
-        fit = judge(simulated(changed), budget, changes=changes, cost=cost)
+        return judge(simulated(changed), budget, changes=changes, cost=cost)
     except ValueError:
         return None
-    return fit if fit and not fit.breakdown.setup.why_it_does_not_train else None
+
+
+def _helps(fit: Fit | None) -> bool:
+    return bool(fit) and not fit.breakdown.setup.why_it_does_not_train
+
+
+def least_bytes(asked: MemoryBreakdown, changes: Mapping[str, Any]) -> int:
+    """A lower bound of the peak with fewer or shorter rows, from the peak as it is; 0 for other changes.
+
+    What is there during the whole second step (weights and optimizer state) stays. The rest grows at most as the batch
+    does, and as the square of the rows' length.
+
+    Examples
+    --------
+    >>> whole = simulated("smollm2-135m", per_device_train_batch_size=8, max_length=64)
+    >>> half = simulated("smollm2-135m", per_device_train_batch_size=4, max_length=64)
+    >>> whole["loaded"].allocated_bytes < least_bytes(whole, {"per_device_train_batch_size": 4}) <= half.peak_bytes
+    True
+    """
+    if set(changes) - {"per_device_train_batch_size", "gradient_accumulation_steps", "max_length"}:
+        return 0
+    setup = asked.setup
+    stays = asked["loaded"].allocated_bytes
+    if setup.trains:
+        stays += asked["after_step"].by_category.get("optimizer_state", 0)
+    rows = (
+        changes.get("per_device_train_batch_size", setup.per_device_train_batch_size)
+        / setup.per_device_train_batch_size
+    )
+    length = changes.get("max_length", setup.max_length) / setup.max_length
+    return stays + int((asked.peak_bytes - stays) * rows * length**2)
 
 
 def _bigger_card(setup: TrainingSetup) -> Fit | None:
-    own = setup.resolved.gpu.total_bytes
+    least = setup.resolved.gpu.total_bytes
     for name in _BIGGER:
-        if GPUS[name].total_bytes > own:
-            fit = _try(setup, {"gpu": name}, "a bigger card", None)
-            if fit:
+        if GPUS[name].total_bytes > least:
+            fit = _try(setup, {"gpu": name}, "a bigger card", None, None)
+            if _helps(fit):
                 return fit
+            if fit is not None:  # these cards run the same kernels in the same dtype
+                least = max(least, fit.breakdown.peak_bytes)
     return None
 
 
@@ -460,4 +511,4 @@ def report(
     except ValueError as error:
         why = str(error)
     fitting = setup.resolved.gpu.is_cpu or judge(ours)
-    return MemoryReport(ours, formula, why, () if fitting else remedies(setup), step_time(ours, run))
+    return MemoryReport(ours, formula, why, () if fitting else _remedies(setup, ours), step_time(ours, run))

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from onegpu.gpu_memory.training_setup import DTYPES, ResolvedSetup
+from onegpu.runtime import import_bitsandbytes
 
 
 def meta_model(setup: ResolvedSetup, config: Any) -> nn.Module:
@@ -89,8 +90,7 @@ def quantize_linears(model: nn.Module, setup: ResolvedSetup) -> None:
 
 def quantized_linear(linear: nn.Module, setup: ResolvedSetup) -> nn.Module:
     """Return bitsandbytes' 4-bit layer for a linear one, its packed weight and scales made by bitsandbytes itself."""
-    import bitsandbytes as bnb
-
+    bnb = import_bitsandbytes()
     device = linear.weight.device
     whole = torch.empty_like(linear.weight) if device.type == "meta" else linear.weight.detach()
     if not isinstance(linear, nn.Linear):
@@ -126,9 +126,7 @@ def quantization_tensors(state: Any) -> list[torch.Tensor]:
 
 def shared_tables() -> list[torch.Tensor]:
     """The code table that bitsandbytes keeps for itself, beside the copy in each layer."""
-    from bitsandbytes import functional
-
-    return list(functional.name2qmap.values())
+    return list(import_bitsandbytes().functional.name2qmap.values())
 
 
 def attach_lora(model: nn.Module, tracker: Any, setup: ResolvedSetup) -> nn.Module:
@@ -191,15 +189,14 @@ def own_quantization_tables():
 
     It keeps one table for all calls on the device of the first, which here would be meta.
     """
-    from bitsandbytes import functional
-
-    before = dict(functional.name2qmap)
-    functional.name2qmap.clear()
+    tables = import_bitsandbytes().functional.name2qmap
+    before = dict(tables)
+    tables.clear()
     try:
         yield
     finally:
-        functional.name2qmap.clear()
-        functional.name2qmap.update(before)
+        tables.clear()
+        tables.update(before)
 
 
 @contextlib.contextmanager

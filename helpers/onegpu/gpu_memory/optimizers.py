@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from onegpu.runtime import import_bitsandbytes
+
 PAGED_FROM = 100_000  # bitsandbytes pages states of at least so many numbers; smaller ones stay on the card
 
 
@@ -33,8 +35,7 @@ def make(name: str, parameters: list[torch.nn.Parameter], *, in_fp32: Iterable[t
 
         # As the Trainer sets it up.
         return Adafactor(parameters, lr=1e-5, scale_parameter=False, relative_step=False)
-    import bitsandbytes as bnb
-
+    bnb = import_bitsandbytes()
     paged = name.startswith("paged") and parameters[0].device.type != "meta"
     family = "Lion" if "lion" in name else "AdamW"
     kind = getattr(bnb.optim, f"{'Paged' if paged else ''}{family}{name.rpartition('_')[2]}")

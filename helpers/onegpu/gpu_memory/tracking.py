@@ -17,6 +17,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
+from onegpu.gpu_memory.output_shapes import output_on_meta
+
 aten = torch.ops.aten
 
 MATRIX_PRODUCTS = {
@@ -48,15 +50,29 @@ class Work:
 
     def add(self, func: Any, args: tuple, kwargs: dict, out: Any) -> None:
         """Add one operation's."""
-        if func is aten.linear.default:  # whole under a dispatch mode where nothing is differentiated
-            count = 2 * args[0].numel() * args[1].shape[0]
-        else:
-            formula = flop_registry.get(func._overloadpacket)
-            count = formula(*args, **kwargs, out_val=out) if formula is not None else 0
+        count = _operations(func, args, kwargs, out)
         if count:
             dtype = args[1].dtype
             self.operations[dtype] = self.operations.get(dtype, 0) + count
         self.moved_bytes += _moved_bytes(args) + _moved_bytes(out)
+
+
+_counted: dict[Any, int] = {}
+
+
+def _operations(func: Any, args: tuple, kwargs: dict, out: Any) -> int:
+    """Multiplications and additions of an operation; of the same shapes they are counted once."""
+    if func is aten.linear.default:  # whole under a dispatch mode where nothing is differentiated
+        return 2 * args[0].numel() * args[1].shape[0]
+    formula = flop_registry.get(func._overloadpacket)
+    if formula is None:
+        return 0
+    if func not in MATRIX_PRODUCTS:
+        return formula(*args, **kwargs, out_val=out)
+    key = (func, *(a.shape if isinstance(a, torch.Tensor) else None for a in args))
+    if key not in _counted:
+        _counted[key] = formula(*args, **kwargs, out_val=out)
+    return _counted[key]
 
 
 def _moved_bytes(value: Any) -> int:
@@ -148,6 +164,15 @@ class StorageTracker(TorchDispatchMode):
         self._workspaces = [workspace_bytes, workspace_bytes] if workspace_bytes else [0, 0]
         self._known: dict[int, tuple[int, weakref.ref]] = {}
         self._alone = _exclusive_counts()
+        self._run = (
+            output_on_meta if device_type == "meta" else lambda func, args, kwargs: func(*args, **kwargs)
+        )
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return (
+            False  # nothing is compiled here, and what keeps the compiler out takes a tenth of a simulation
+        )
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
@@ -157,7 +182,7 @@ class StorageTracker(TorchDispatchMode):
         if func is aten.add.Tensor and self.in_backward and self._accumulates(args, kwargs):
             return args[0].add_(args[1])
         rule = self.rules.get(func)
-        out = func(*args, **kwargs) if rule is None else rule(self, func, args, kwargs)
+        out = self._run(func, args, kwargs) if rule is None else rule(self, func, args, kwargs)
         if not func.is_view and self.trace.marks:
             phase = self.trace.marks[-1][1]
             if phase != "load":

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from onegpu.models.catalogue import CatalogueEntry, find
 from onegpu.models.wheel import WHEEL, ModelNotAvailable, converted_folder, ensure_converted
-from onegpu.runtime import hub_reachable, machine, no_progress_bars, precision, quiet
+from onegpu.runtime import hub_reachable, import_bitsandbytes, machine, no_progress_bars, precision, quiet
 
 if TYPE_CHECKING:
     import torch
@@ -119,6 +119,7 @@ def load(
     else:
         options["use_safetensors"] = True
     if quantization:
+        import_bitsandbytes()
         options["quantization_config"] = quantization_config(quantization, dtype)
     try:
         with no_progress_bars(), _one_thread(if_=bool(quantization)):
@@ -173,10 +174,9 @@ def keep_trainable(model: torch.nn.Module) -> None:
     The repacked layout is for inference: its kernel computes in bf16 and has no backward, so that training after an
     evaluation (or a sample answer) would go on with the gradient cut at every layer, and no error.
     """
-    import bitsandbytes as bnb
-
+    linear_4bit = import_bitsandbytes().nn.Linear4bit
     for module in model.modules():
-        if isinstance(module, bnb.nn.Linear4bit):
+        if isinstance(module, linear_4bit):
             module.support_avx512bf16_for_cpu = False
 
 

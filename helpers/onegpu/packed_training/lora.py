@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import types
 
-import bitsandbytes.functional as bnb_functional
 import torch
 from torch.nn import functional as F
 
-from onegpu.runtime import onednn_matmul
+from onegpu.runtime import import_bitsandbytes, onednn_matmul
+
+bnb_functional = import_bitsandbytes().functional
 
 
 class LoraLinear(torch.autograd.Function):

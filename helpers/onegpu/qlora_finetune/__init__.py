@@ -2,62 +2,45 @@
 
 ``finetune(FinetuneConfig())`` loads a real model in NF4, trains LoRA adapters on the shipped task, evaluates before and
 after, and saves the adapter. Underneath are transformers' Trainer, peft and bitsandbytes; what is ours is where the time and
-the memory go, and stands in ``onegpu.packed_training``.
+the memory go, and stands in ``onegpu.packed_training``. A name's module is imported when the name is first used: settings
+and tasks are there without torch.
 
 Sources: QLoRA, arXiv 2305.14314; LoRA, arXiv 2106.09685.
 """
 
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
 from onegpu import runtime
+from onegpu.sft_datasets import read_rows
 
-runtime.quiet()  # before bitsandbytes is imported below
+runtime.quiet()  # before bitsandbytes is imported
 
-from onegpu.qlora_finetune.adapters import attach_adapters, stored_as  # noqa: E402
-from onegpu.qlora_finetune.config import CPU_SETTINGS, SYSTEM_PROMPT, T4_SETTINGS, FinetuneConfig  # noqa: E402
-from onegpu.qlora_finetune.evaluation import Scores, generate, read_triage, score_triage, triage_example  # noqa: E402
-from onegpu.qlora_finetune.folders import output_folder  # noqa: E402
-from onegpu.qlora_finetune.memory import (  # noqa: E402
-    OutOfMemory,
-    explain_out_of_memory,
-    predict_memory,
-    settings_that_fit,
-)
-from onegpu.qlora_finetune.merge import Merged, merge_adapter  # noqa: E402
-from onegpu.qlora_finetune.report import FinetuneResult, curve  # noqa: E402
-from onegpu.qlora_finetune.rows import TrainingData, prepare_data  # noqa: E402
-from onegpu.qlora_finetune.run import finetune  # noqa: E402
-from onegpu.qlora_finetune.stopping import Interrupted, NotSaved  # noqa: E402
-from onegpu.qlora_finetune.tasks import CHATS, TRIAGE, Task, task_of  # noqa: E402
-from onegpu.sft_datasets import read_rows  # noqa: E402
+_NAMES = {
+    "adapters": ("attach_adapters", "stored_as"),
+    "config": ("CPU_SETTINGS", "FinetuneConfig", "SYSTEM_PROMPT", "T4_SETTINGS"),
+    "evaluation": ("Scores", "generate", "read_triage", "score_triage", "triage_example"),
+    "folders": ("output_folder",),
+    "memory": ("OutOfMemory", "explain_out_of_memory", "predict_memory", "settings_that_fit"),
+    "merge": ("Merged", "merge_adapter"),
+    "report": ("FinetuneResult", "curve"),
+    "rows": ("TrainingData", "prepare_data"),
+    "run": ("finetune",),
+    "stopping": ("Interrupted", "NotSaved"),
+    "tasks": ("CHATS", "TRIAGE", "Task", "task_of"),
+}
+_MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}
 
-__all__ = [
-    "CHATS",
-    "CPU_SETTINGS",
-    "SYSTEM_PROMPT",
-    "T4_SETTINGS",
-    "TRIAGE",
-    "FinetuneConfig",
-    "FinetuneResult",
-    "Interrupted",
-    "Merged",
-    "NotSaved",
-    "OutOfMemory",
-    "Scores",
-    "Task",
-    "TrainingData",
-    "attach_adapters",
-    "curve",
-    "explain_out_of_memory",
-    "finetune",
-    "generate",
-    "merge_adapter",
-    "output_folder",
-    "predict_memory",
-    "prepare_data",
-    "read_rows",
-    "read_triage",
-    "score_triage",
-    "settings_that_fit",
-    "stored_as",
-    "task_of",
-    "triage_example",
-]
+__all__ = ["read_rows", *_MODULE_OF]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'onegpu.qlora_finetune' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"onegpu.qlora_finetune.{_MODULE_OF[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from onegpu.data import INTENTS, URGENCIES
 from onegpu.qlora_finetune.config import SYSTEM_PROMPT
 from onegpu.sft_datasets.templates import prompt_text
+
+if TYPE_CHECKING:
+    import torch
 
 GIVE_UP_AFTER = 4  # tokens
 
@@ -105,7 +106,6 @@ def score_triage(answers: Sequence[str], rows: Sequence[dict[str, Any]], loss: f
     )
 
 
-@torch.no_grad()
 def generate(
     model: torch.nn.Module,
     tokenizer: Any,
@@ -125,6 +125,7 @@ def generate(
         Says of the first ``GIVE_UP_AFTER`` tokens of an answer that no continuation can be right: it ends there. An
         untrained model goes on until it is stopped, which is most of the time of an evaluation.
     """
+    import torch
     from transformers import StoppingCriteriaList
 
     prompts = [prompt_text(chat, tokenizer) for chat in chats]
@@ -170,6 +171,8 @@ class _GiveUp:
         self.width = prompt_width
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor, **kwargs) -> torch.Tensor:
+        import torch
+
         if input_ids.shape[1] != self.at:
             return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
         texts = self.tokenizer.batch_decode(input_ids[:, self.width :], skip_special_tokens=True)

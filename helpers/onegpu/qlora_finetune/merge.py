@@ -24,6 +24,7 @@ import torch
 from onegpu import models
 from onegpu.dtype_sizing import format_bytes
 from onegpu.qlora_finetune.bases import Base, fingerprint, read_base
+from onegpu.runtime import import_bitsandbytes
 
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
 FILE_BYTES = 2**30
@@ -384,9 +385,10 @@ def _scaling(config: dict, module: str) -> float:
 
 
 def _dequantized(weight: torch.Tensor) -> torch.Tensor:
-    from bitsandbytes.functional import dequantize_4bit, quantize_4bit
-
-    return dequantize_4bit(*quantize_4bit(weight, blocksize=64, compress_statistics=True, quant_type="nf4"))
+    bnb = import_bitsandbytes().functional
+    return bnb.dequantize_4bit(
+        *bnb.quantize_4bit(weight, blocksize=64, compress_statistics=True, quant_type="nf4")
+    )
 
 
 def _cast(tensor: torch.Tensor, dtype: torch.dtype, key: str) -> torch.Tensor:

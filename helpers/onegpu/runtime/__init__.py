@@ -3,6 +3,7 @@
 Nothing heavy is imported until a function needs it.
 """
 
+from onegpu.runtime.bitsandbytes import import_bitsandbytes
 from onegpu.runtime.environment import Versions, hub_offline, hub_reachable, no_progress_bars, quiet, versions
 from onegpu.runtime.gpus import COURSE_CARDS, GPUS, Gpu, find_gpu, this_gpu
 from onegpu.runtime.hardware import (
@@ -31,6 +32,7 @@ __all__ = [
     "find_gpu",
     "hub_offline",
     "hub_reachable",
+    "import_bitsandbytes",
     "machine",
     "no_progress_bars",
     "on_colab",

@@ -115,7 +115,7 @@ def run_system_prompt(place: Place) -> str | None:
     from onegpu.sft_datasets import to_example
 
     try:
-        known = {name: config[name] for name in ("data", "eval_data") if name in config}
+        known = {name: config[name] for name in ("method", "data", "eval_data") if name in config}
         rows = read_examples(FinetuneConfig(**known)).train
     except (OSError, ValueError):
         return None

@@ -16,12 +16,18 @@ from onegpu.cli.options import JsonFile, check_writable, parse_settings, write_j
 def finetune(
     context: typer.Context,
     model: Annotated[str, typer.Option(help="Catalogue name, hub id or local folder.")] = "smollm2-135m",
+    method: Annotated[
+        str,
+        typer.Option(help="sft: learn the answers of chats. dpo: learn to prefer, from pairs or rankings."),
+    ] = "sft",
     data: Annotated[
         list[str],
         typer.Option(
-            help="Shipped set, file, folder, pattern or hub name of examples; several times for several."
+            help="Shipped set, file, folder, pattern or hub name of examples; several times for several. Default: "
+            "support_triage, or with dpo rankings.",
+            show_default=False,
         ),
-    ] = ["support_triage"],  # noqa: B006
+    ] = [],  # noqa: B006
     share: Annotated[
         list[float],
         typer.Option(help="With several --data, the share of the rows that each gives; they add up to 1."),
@@ -56,7 +62,12 @@ def finetune(
     ] = [],  # noqa: B006
 ) -> None:
     """Fine-tune with QLoRA, evaluate before and after, save the adapter, print a report."""
-    changes = {"model": model, **sources(data, share, eval_data), "output_dir": output_dir}
+    changes = {
+        "model": model,
+        "method": method,
+        **sources(data, share, eval_data),
+        "output_dir": output_dir,
+    }
     check_writable(json_file)
     if config_file is not None:
         from onegpu.qlora_finetune.config_file import read_config_file
@@ -99,7 +110,7 @@ def next_steps(output_dir: str) -> str:
 
 def sources(data: list[str], share: list[float], eval_data: list[str]) -> dict:
     """The config's settings of where rows come from; one of several is itself."""
-    found = {"data": data, "eval_data": eval_data or None, "data_shares": share or None}
+    found = {"data": data or [""], "eval_data": eval_data or None, "data_shares": share or None}
     return {
         name: value[0] if value and len(value) == 1 and name != "data_shares" else value
         for name, value in found.items()

@@ -183,7 +183,7 @@ def _check_rows(place: Place, count: int) -> list[dict[str, Any]]:
     """Rows to compare on: held-out ones of the run, else its first training rows, else the shipped task's."""
     config = place.run_config
     if config:
-        known = {key: config[key] for key in ("data", "eval_data") if key in config}
+        known = {key: config[key] for key in ("method", "data", "eval_data") if key in config}
         try:
             examples = read_examples(FinetuneConfig(**known))
             return (examples.held_out or examples.train)[:count]

@@ -53,6 +53,8 @@ class LoraLinear(torch.autograd.Function):
 
 
 def _fused_forward(self, x, *args, **kwargs):
+    if self.disable_adapters and not (args or kwargs or self.merged or torch.is_grad_enabled()):
+        return _frozen_forward(self.get_base_layer(), x)
     name = self.active_adapters[0] if len(self.active_adapters) == 1 else None
     plain = (
         name in self.lora_A
@@ -62,13 +64,26 @@ def _fused_forward(self, x, *args, **kwargs):
     if not plain:
         return type(self).forward(self, x, *args, **kwargs)
     base = self.get_base_layer()
-    kind = "cuda" if x.is_meta else x.device.type  # a meta tensor stands for one on a card
-    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+    dtype = _compute_dtype(x)
     bias = None if base.bias is None else base.bias.to(dtype)
     return LoraLinear.apply(
         x.to(dtype), self.lora_A[name].weight, self.lora_B[name].weight, base.weight, base.weight.quant_state,
         bias, self.scaling[name],
     )  # fmt: skip
+
+
+def _frozen_forward(base, x):
+    """The base layer alone, by the very product that ``LoraLinear`` makes: adapters of zero change no bit of it."""
+    x = x.to(_compute_dtype(x))
+    weight = bnb_functional.dequantize_4bit(base.weight, base.weight.quant_state).to(x.dtype)
+    with onednn_matmul():
+        y = F.linear(x.reshape(-1, x.shape[-1]), weight, None if base.bias is None else base.bias.to(x.dtype))
+    return y.view(*x.shape[:-1], y.shape[-1])
+
+
+def _compute_dtype(x: torch.Tensor) -> torch.dtype:
+    kind = "cuda" if x.is_meta else x.device.type  # a meta tensor stands for one on a card
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
 
 
 def fuse_lora(model: torch.nn.Module) -> int:

@@ -30,7 +30,7 @@ def head_chunk(vocabulary: int) -> int:
 
 
 class HeadLoss(torch.autograd.Function):
-    """Summed cross-entropy of a frozen head, a chunk of positions at a time, so that no full logits ever exist.
+    """Cross-entropy of a frozen head at each position, a chunk at a time, so that no full logits ever exist.
 
     The gradient by the hidden states is made in the forward pass, while a chunk's logits are at hand: nothing the size
     of the vocabulary is kept for the backward pass.
@@ -40,7 +40,7 @@ class HeadLoss(torch.autograd.Function):
     @torch.autocast("cuda", enabled=False)
     @torch.autocast("cpu", enabled=False)
     def forward(ctx, hidden, weight, targets):
-        total = torch.zeros((), dtype=torch.float32, device=hidden.device)
+        losses = torch.empty(len(targets), dtype=torch.float32, device=hidden.device)
         grad = torch.empty_like(hidden, dtype=torch.float32) if ctx.needs_input_grad[0] else None
         chunk = head_chunk(weight.shape[0])
         for start in range(0, len(targets), chunk):
@@ -48,7 +48,7 @@ class HeadLoss(torch.autograd.Function):
             gold = targets[part, None]
             with runtime.onednn_matmul():
                 logits = (hidden[part].to(weight.dtype) @ weight.t()).float()
-            total += (logits.logsumexp(-1) - logits.gather(1, gold)[:, 0]).sum()
+            losses[part] = logits.logsumexp(-1) - logits.gather(1, gold)[:, 0]
             if grad is not None:
                 d_logits = torch.softmax(logits, -1)
                 d_logits.scatter_add_(1, gold, torch.full_like(gold, -1, dtype=d_logits.dtype))
@@ -57,12 +57,12 @@ class HeadLoss(torch.autograd.Function):
         if grad is not None:
             ctx.save_for_backward(grad)
             ctx.dtype = hidden.dtype
-        return total
+        return losses
 
     @staticmethod
-    def backward(ctx, grad_total):
+    def backward(ctx, grad_losses):
         (grad,) = ctx.saved_tensors
-        return (grad * grad_total).to(ctx.dtype), None, None
+        return (grad * grad_losses[:, None]).to(ctx.dtype), None, None
 
 
 def _plain_head(model: torch.nn.Module) -> torch.Tensor | None:
@@ -118,32 +118,62 @@ def supervised_loss(
     tuple
         float32 scalar (differentiable), and the count. With no supervised token the loss is 0, not nan (trl#6668).
     """
+    losses = _token_losses(model, inputs, packed, chunked_head)
+    return losses.sum(), losses.numel()
+
+
+def example_logprobs(
+    model: torch.nn.Module, inputs: dict[str, Any], *, packed: bool = True, chunked_head: bool = True
+) -> torch.Tensor:
+    """Log-probability of each example of a packed batch: the sum over its supervised tokens.
+
+    Parameters
+    ----------
+    model, inputs, packed, chunked_head
+        As for ``supervised_loss``.
+
+    Returns
+    -------
+    Tensor
+        float32, shape (examples,), in nats (differentiable); 0 for an example without a supervised token.
+    """
+    losses = _token_losses(model, inputs, packed, chunked_head)
+    device, lens = losses.device, inputs["seq_lens"]
+    supervised = (inputs["labels"][0] != IGNORE_INDEX).nonzero()[:, 0]
+    example_of = torch.tensor([i for i, n in enumerate(lens) for _ in range(n)], device=device)[supervised]
+    return torch.zeros(len(lens), device=device).index_add(0, example_of, -losses)
+
+
+def _token_losses(
+    model: torch.nn.Module, inputs: dict[str, Any], packed: bool, chunked_head: bool
+) -> torch.Tensor:
+    """Cross-entropy of each supervised token, float32, shape (supervised,)."""
     causal_lm = model.get_base_model() if hasattr(model, "get_base_model") else model
     weight = _plain_head(causal_lm) if chunked_head else None
     if packed:
         arguments = {name: inputs[name] for name in ("input_ids", "position_ids", "seq_lens")}
         arguments["attention_mask"] = no_mask(inputs["input_ids"].device)
-        return _loss_of_pass(causal_lm, weight, inputs["labels"], arguments)
+        return _losses_of_pass(causal_lm, weight, inputs["labels"], arguments)
     lens = list(inputs["seq_lens"])
     passes = [
-        _loss_of_pass(causal_lm, weight, labels, {"input_ids": ids})
+        _losses_of_pass(causal_lm, weight, labels, {"input_ids": ids})
         for ids, labels in zip(
             inputs["input_ids"].split(lens, 1), inputs["labels"].split(lens, 1), strict=True
         )
     ]
-    return torch.stack([loss for loss, _ in passes]).sum(), sum(n for _, n in passes)
+    return torch.cat(passes)
 
 
-def _loss_of_pass(
+def _losses_of_pass(
     causal_lm: torch.nn.Module, weight: torch.Tensor | None, labels: torch.Tensor, arguments: dict[str, Any]
-) -> tuple[torch.Tensor, int]:
+) -> torch.Tensor:
     targets = labels[0, 1:]
     keep = (targets != IGNORE_INDEX).nonzero()[:, 0]
     if weight is not None:
         hidden = causal_lm.base_model(**arguments, use_cache=False)[0][:, keep]
-        return HeadLoss.apply(hidden.flatten(0, 1), weight, targets[keep]), keep.numel()
+        return HeadLoss.apply(hidden.flatten(0, 1), weight, targets[keep])
     if "logits_to_keep" in inspect.signature(causal_lm.forward).parameters:
         logits = causal_lm(**arguments, use_cache=False, logits_to_keep=keep).logits.flatten(0, 1)
     else:
         logits = causal_lm(**arguments, use_cache=False).logits[0, keep]
-    return F.cross_entropy(logits.float(), targets[keep], reduction="sum"), keep.numel()
+    return F.cross_entropy(logits.float(), targets[keep], reduction="none")

@@ -1,7 +1,8 @@
 """Preference data: from a ranking A > B > C to pairs, to a reward model, to DPO.
 
 Read it in this order: `rankings` (ties, cycles, pairs), `validation` (bad pairs, length and position bias),
-`losses` (Bradley-Terry and DPO), `logprobs` (exactly the completion), `reward_model`, `dpo`.
+`losses` (Bradley-Terry and DPO), `logprobs` (exactly the completion), `reward_model`, `dpo`. `pair_sets` reads rows
+of pairs or rankings for `onegpu.qlora_finetune`, which trains with the same loss.
 """
 
 from onegpu.preference_data.dpo import DpoStep, reference_logprobs, train_dpo
@@ -20,6 +21,14 @@ from onegpu.preference_data.losses import (
     dpo_loss,
     pair_accuracy,
     ranking_loss,
+)
+from onegpu.preference_data.pair_sets import (
+    NoPreferences,
+    pairs_in,
+    read_preferences,
+    row_pairs,
+    sides_of,
+    tokenize_pair_set,
 )
 from onegpu.preference_data.rankings import (
     PreferencePair,
@@ -59,6 +68,7 @@ __all__ = [
     "DpoLoss",
     "DpoStep",
     "LengthBias",
+    "NoPreferences",
     "PairError",
     "PairReport",
     "PositionBias",
@@ -79,19 +89,24 @@ __all__ = [
     "pair_accuracy",
     "pair_logprobs",
     "pair_problems",
+    "pairs_in",
     "pairs_of",
     "parse_order",
     "position_bias",
     "ranking_loss",
     "read_pairs",
+    "read_preferences",
     "reference_logprobs",
     "reward_accuracy",
+    "row_pairs",
     "same_text",
     "sequence_logprobs",
+    "sides_of",
     "split_rankings",
     "to_pair",
     "to_pairs",
     "to_ranking",
+    "tokenize_pair_set",
     "tokenize_pairs",
     "train_dpo",
     "train_reward_head",

@@ -6,8 +6,9 @@ prompt, never padding. Padding more changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import torch
@@ -15,7 +16,8 @@ from torch import Tensor
 
 from onegpu.preference_data.rankings import PreferencePair
 from onegpu.preference_data.validation import to_pair
-from onegpu.sft_datasets import IGNORE, Tokenized, collate, tokenize
+from onegpu.sft_datasets import IGNORE, Tokenized, collate
+from onegpu.sft_datasets.tokenization import RowTokenizer
 
 
 @dataclass(frozen=True)
@@ -87,23 +89,16 @@ def tokenize_pairs(
     """
     if truncation not in ("drop", "right"):
         raise ValueError(f"truncation={truncation!r}: expected 'drop' or 'right'.")
+    work = RowTokenizer(tokenizer, max_length, template, truncation=truncation)
     kept, truncated, count = [], [], 0
     dropped: dict[str, list[int]] = {}
     prompt_lengths = []
-    for index, row in enumerate(pairs):
+    for index, pair, sides, error in tokenize_sides(
+        ((index, to_pair(row, index)) for index, row in enumerate(pairs)), work
+    ):
+        if error is not None:
+            raise error
         count += 1
-        pair = to_pair(row, index)
-        sides = [
-            tokenize(
-                {"prompt": pair.prompt, "completion": text},
-                tokenizer,
-                max_length,
-                template=template,
-                truncation=truncation,
-                row_index=index,
-            )
-            for text in (pair.chosen, pair.rejected)
-        ]
         prompt_lengths.append(sides[0].prompt_length)
         reason = next((side.dropped for side in sides if side.dropped), None)
         if reason:
@@ -121,6 +116,29 @@ def tokenize_pairs(
     return TokenizedPairs(
         tuple(kept), count, {reason: tuple(rows) for reason, rows in dropped.items()}, tuple(truncated)
     )
+
+
+def tokenize_sides(
+    pairs: Iterable[tuple[int, PreferencePair]], work: RowTokenizer, batch_size: int = 128
+) -> Iterator[tuple[int, PreferencePair, tuple[Tokenized, Tokenized] | None, ValueError | None]]:
+    """Tokenize both sides of numbered pairs, many at a time.
+
+    Yields
+    ------
+    tuple
+        Number, pair, and (chosen, rejected) or what is wrong with one of them.
+    """
+    pairs = iter(pairs)
+    while some := list(islice(pairs, batch_size)):
+        rows = [
+            (number, {"prompt": pair.prompt, "completion": text})
+            for number, pair in some
+            for text in (pair.chosen, pair.rejected)
+        ]
+        done = iter(work.batch(rows))
+        for (number, pair), (chosen, wrong), (rejected, wrong_too) in zip(some, done, done, strict=True):
+            error = wrong or wrong_too
+            yield number, pair, None if error else (chosen, rejected), error
 
 
 def sequence_logprobs(logits: Tensor, labels: Tensor, *, average: bool = False) -> Tensor:

@@ -186,7 +186,7 @@ def read_pairs(
     >>> read_pairs(path)
     [PreferencePair(prompt='2+2?', chosen='4', rejected='5', group=0)]
     """
-    fallback = _ultrafeedback_sample if str(source) == ULTRAFEEDBACK else None
+    fallback = ultrafeedback_sample if str(source) == ULTRAFEEDBACK else None
     rows = read_rows(source, split=split, limit=limit, fallback=fallback)
     return [to_pair(row, index) for index, row in enumerate(rows)]
 
@@ -194,7 +194,8 @@ def read_pairs(
 ULTRAFEEDBACK = "HuggingFaceH4/ultrafeedback_binarized"
 
 
-def _ultrafeedback_sample() -> Iterator[dict[str, Any]]:
+def ultrafeedback_sample() -> Iterator[dict[str, Any]]:
+    """The shipped rankings' pairs with the columns of UltraFeedback's binarized set."""
     for pair in to_pairs(load_rankings()):
         question = {"role": "user", "content": pair.prompt}
         sides = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from onegpu.qlora_finetune.config import FinetuneConfig
 from onegpu.qlora_finetune.evaluation import Scores, generate
 from onegpu.qlora_finetune.rows import TrainingData
-from onegpu.qlora_finetune.tasks import Task
+from onegpu.qlora_finetune.tasks import PAIRS, Task
 from onegpu.sft_datasets import Example
 from onegpu.sft_datasets.normalisation import mend
 
@@ -27,13 +28,13 @@ def evaluate(
     task = prepared.task
     rows = prepared.raw_held_out[: task.answered_rows]
     if not rows:
-        return Scores(loss), []
+        return dataclasses.replace(Scores(loss), **trainer.measured), []
     with trainer.accelerator.autocast():
         answers = generate(
             trainer.model, tokenizer, [example_of(row, task, config.repairs) for row in rows], max_new_tokens=config.max_new_tokens,
             batch_size=config.generation_batch_size, is_hopeless=task.is_hopeless,
         )  # fmt: skip
-    return task.score(answers, rows, loss), answers
+    return dataclasses.replace(task.score(answers, rows, loss), **trainer.measured), answers
 
 
 def example_of(row: dict[str, Any], task: Task, repairs: Sequence[str] = ()) -> Example:
@@ -67,5 +68,6 @@ def samples(
     found = []
     for row, b, a in list(zip(prepared.raw_held_out, before, after, strict=False))[:SAMPLES]:
         *_, question, wanted = example_of(row, prepared.task, config.repairs).messages
-        found.append({"question": question["content"], "before": b, "after": a, "wanted": wanted["content"]})
+        one = {"question": question["content"], "before": b, "after": a, "wanted": wanted["content"]}
+        found.append(one | ({"rejected": row["rejected"]} if prepared.task is PAIRS else {}))
     return tuple(found)

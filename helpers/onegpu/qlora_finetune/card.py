@@ -6,12 +6,14 @@ import json
 from typing import Any
 
 from onegpu.qlora_finetune.bases import Base
-from onegpu.qlora_finetune.report import FinetuneResult
+from onegpu.qlora_finetune.report import FinetuneResult, score_rows
 
 SETTINGS = (
     "max_length", "per_device_train_batch_size", "gradient_accumulation_steps", "learning_rate", "lr_scheduler_type",
     "warmup_steps", "weight_decay", "optim", "lora_r", "lora_alpha", "lora_dropout", "target_modules", "seed",
 )  # fmt: skip
+
+ONLY_IF_SET = ("beta",)
 
 
 def model_card(result: FinetuneResult, base: Base) -> str:
@@ -21,7 +23,13 @@ def model_card(result: FinetuneResult, base: Base) -> str:
     head = ["---", "library_name: peft", "pipeline_tag: text-generation"]
     if base.kind != "folder":
         head += [f"base_model: {json.dumps(base.model)}", "base_model_relation: adapter"]
-    head += ["tags:", "- lora", "- qlora" if base.quantization else "- plain-lora", "- sft", "---"]
+    head += [
+        "tags:",
+        "- lora",
+        "- qlora" if base.quantization else "- plain-lora",
+        f"- {config['method']}",
+        "---",
+    ]
     lines = [
         *head, "", f"# {base.model.rstrip('/').rsplit('/', 1)[-1]}, fine-tuned on {name}", "",
         f"A LoRA adapter, made with onegpu {result.versions.get('onegpu', '')}".rstrip() + ".", "",
@@ -32,20 +40,15 @@ def model_card(result: FinetuneResult, base: Base) -> str:
         f"- **Machine:** {result.machine}, {result.precision}, {result.train_seconds:,.0f} s of training",
         f"- **Layout:** {result.self_check}", "", "## Scores", "",
     ]  # fmt: skip
-    scores = [
-        ("held-out loss (nats per token)", result.before.loss, result.after.loss, "{:.3f}"),
-        ("valid JSON", result.before.valid_json, result.after.valid_json, "{:.0%}"),
-        ("intent right", result.before.intent_accuracy, result.after.intent_accuracy, "{:.0%}"),
-        ("urgency right", result.before.urgency_accuracy, result.after.urgency_accuracy, "{:.0%}"),
-    ]
-    found = [(what, b, a, form) for what, b, a, form in scores if a is not None]
-    if found:
+    before, after = score_rows(result.before), score_rows(result.after)
+    if after:
         lines += ["| | before | after |", "|---|---|---|"]
-        lines += [f"| {w} | {'-' if b is None else f.format(b)} | {f.format(a)} |" for w, b, a, f in found]
+        lines += [f"| held-out {name} | {before.get(name, '-')} | {text} |" for name, text in after.items()]
     else:
         lines.append("No held-out rows, so no scores.")
     lines += ["", "## Settings", "", "| setting | |", "|---|---|"]
     lines += [f"| {name} | {_text(config[name])} |" for name in SETTINGS]
+    lines += [f"| {name} | {_text(config[name])} |" for name in ONLY_IF_SET if config[name]]
     lines += [f"| {'max_steps' if config['max_steps'] > 0 else 'num_train_epochs'} | "
               f"{config['max_steps'] if config['max_steps'] > 0 else config['num_train_epochs']} |"]  # fmt: skip
     lines += ["", "## Use", "", "```sh", "onegpu merge THIS_FOLDER MERGED_FOLDER", "```", "",

@@ -29,7 +29,12 @@ _FREE_TO_CHANGE = {
 }
 
 
-SHIPPED_DATA, SHIPPED_MODEL = "support_triage", "smollm2-135m"
+SHIPPED_MODEL = "smollm2-135m"
+SHIPPED_DATA = {"sft": "support_triage", "dpo": "rankings"}
+"""What is trained on where no data is given, by method."""
+
+DPO_RATE = 1 / 40
+"""Learning rate of DPO as a share of a fine-tune's on chats: TRL's own commands for LoRA take 5e-6 and 2e-4."""
 
 
 def default_learning_rate(parameters: int) -> float:
@@ -79,10 +84,15 @@ class FinetuneConfig:
     ----------
     model : str
         Catalogue name, hub id or local folder (``onegpu.models``).
+    method : {"sft", "dpo"}
+        "sft": learn the answers of chats. "dpo": learn to prefer, from pairs of a chosen and a rejected answer (DPO, arXiv
+        2305.18290); the reference is the base, adapters off.
+    beta : float or None
+        With "dpo", how strongly the model is held to the reference. None: 0.1, as in the paper and in TRL.
     quantization : {"nf4", "int8", None}
         Of the frozen base model. None is plain LoRA.
     data : str or tuple of str
-        Where the training rows are: a shipped data set's name, a file, a folder, a pattern or a hub name
+        Where the training rows are (empty: the shipped ones of the method): a shipped data set's name, a file, a folder, a pattern or a hub name
         (``onegpu.sft_datasets.read_rows``), or several of them. Which forms of rows are read, ``onegpu.sft_datasets`` says.
     data_shares : tuple of float or None
         With several ``data``, the share of the training rows that each gives; they add up to 1. As many rows are taken as
@@ -105,7 +115,7 @@ class FinetuneConfig:
     output_dir : str
         Adapter, checkpoints and report go here. Empty: ``runs/`` and a name made from data and model.
     max_length : int
-        Tokens of a packed row, and the longest example.
+        Tokens of a packed row, and the longest example; with "dpo" an example is a pair, both sides of it.
     packing : bool
         Examples end to end in rows of ``max_length``. False: each example is a row of its own length, and a forward
         pass of its own; still no padding.
@@ -144,8 +154,10 @@ class FinetuneConfig:
     """
 
     model: str = "smollm2-135m"
+    method: Literal["sft", "dpo"] = "sft"
+    beta: float | None = None
     quantization: Literal["nf4", "int8"] | None = "nf4"
-    data: str | tuple[str, ...] = "support_triage"
+    data: str | tuple[str, ...] = ""
     data_shares: tuple[float, ...] | None = None
     eval_data: str | tuple[str, ...] | None = None
     eval_share: float = 0.05
@@ -196,7 +208,11 @@ class FinetuneConfig:
         ):  # JSON has lists for tuples
             if isinstance(getattr(self, name), list):
                 object.__setattr__(self, name, tuple(getattr(self, name)))
-        shipped = self.data == SHIPPED_DATA
+        if self.method not in SHIPPED_DATA:
+            raise ValueError(f"method is {self.method!r}, expected one of {tuple(SHIPPED_DATA)}")
+        if self.data == "":
+            object.__setattr__(self, "data", SHIPPED_DATA[self.method])
+        shipped = self.method == "sft" and self.data == SHIPPED_DATA["sft"]
         if shipped and self.num_train_epochs is None:
             object.__setattr__(self, "num_train_epochs", 1.3)
         if shipped and self.model == SHIPPED_MODEL and self.learning_rate is None:
@@ -209,6 +225,12 @@ class FinetuneConfig:
             object.__setattr__(self, "repairs", tuple(name for name in self.repairs.split(",") if name))
         if not self.data:
             raise ValueError("data is empty, expected a name or path")
+        if self.method == "dpo":
+            self._check_dpo()
+        elif self.beta is not None:
+            raise ValueError(
+                f"beta is {self.beta}, and method 'sft' has none: leave it out, or set method='dpo'"
+            )
         sources = 1 if isinstance(self.data, str) else len(self.data)
         if self.data_shares is not None:
             shares = self.data_shares
@@ -257,6 +279,25 @@ class FinetuneConfig:
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name} is {getattr(self, name)!r}, expected one of {allowed}")
 
+    def _check_dpo(self) -> None:
+        """Fill in what DPO has of its own, and refuse what it has not."""
+        if self.beta is None:
+            object.__setattr__(self, "beta", 0.1)
+        if self.beta <= 0:
+            raise ValueError(f"beta is {self.beta}, expected above 0")
+        if self.truncation not in ("drop", "right"):
+            raise ValueError(
+                f"truncation is {self.truncation!r}, expected 'drop' or 'right' with method 'dpo'"
+            )
+        if self.lora_dropout:
+            raise ValueError(
+                f"lora_dropout is {self.lora_dropout}, expected 0 with method 'dpo': model and reference are to differ by "
+                "training alone"
+            )
+        for name, default in (("repairs", ()), ("turns", "all")):
+            if getattr(self, name) != default:
+                raise ValueError(f"{name} is for chats, and method 'dpo' reads pairs: leave it out")
+
     def filled(self, *, rows: int, parameters: int) -> tuple[FinetuneConfig, tuple[str, ...]]:
         """Fill in what was left open, by the size of data and model, each with its reason in words.
 
@@ -277,10 +318,14 @@ class FinetuneConfig:
         """
         changes, why = {}, []
         if self.learning_rate is None:
-            changes["learning_rate"] = default_learning_rate(parameters)
-            why.append(
-                f"learning_rate={changes['learning_rate']:g}, for a model of {parameters / 1e6:,.0f} M parameters"
-            )
+            rate, share = default_learning_rate(parameters), ""
+            if self.method == "dpo":
+                rate, share = (
+                    rate * DPO_RATE,
+                    f", a {1 / DPO_RATE:.0f}th of a fine-tune's on chats as in TRL's examples",
+                )
+            changes["learning_rate"] = rate
+            why.append(f"learning_rate={rate:g}, for a model of {parameters / 1e6:,.0f} M parameters{share}")
         if self.num_train_epochs is None:
             changes["num_train_epochs"] = default_epochs(rows)
             if self.max_steps < 1:

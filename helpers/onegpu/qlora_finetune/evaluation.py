@@ -69,12 +69,18 @@ class Scores:
     Attributes
     ----------
     loss : float or None
-        Mean cross-entropy (nats) over the supervised tokens of the held-out rows.
+        Mean cross-entropy (nats) over the supervised tokens of the held-out rows; of DPO the mean over pairs (nats).
     valid_json, intent_accuracy, urgency_accuracy : float or None
         Shares of the answered rows, 0 to 1; an answer that can't be read counts as wrong. None for data other than
         the shipped task.
     rows : int
         How many rows were answered.
+    pairs : int
+        Pairs of preferences that were scored; 0 for other data.
+    margin, margin_deviation : float or None
+        Mean and standard deviation over the pairs of the reward of chosen minus that of rejected.
+    margins_above_0, chosen_likelier : int or None
+        Pairs whose margin is above 0 (a margin of 0 is not), and pairs whose chosen side has the higher log-probability.
     """
 
     loss: float | None
@@ -82,6 +88,11 @@ class Scores:
     intent_accuracy: float | None = None
     urgency_accuracy: float | None = None
     rows: int = 0
+    pairs: int = 0
+    margin: float | None = None
+    margin_deviation: float | None = None
+    margins_above_0: int | None = None
+    chosen_likelier: int | None = None
 
 
 def score_triage(answers: Sequence[str], rows: Sequence[dict[str, Any]], loss: float | None = None) -> Scores:

@@ -22,10 +22,14 @@ class FinetuneResult:
     ----------
     before, after : Scores
         Held-out scores before and after training.
+    trained : Scores or None
+        Of pairs that were trained on, after training (DPO): up to some 256 of them.
     samples : tuple of dict
-        ``question``, ``before``, ``after`` and ``wanted`` of the first held-out rows.
+        ``question``, ``before``, ``after`` and ``wanted`` of the first held-out rows; of pairs also ``rejected``.
     losses : tuple of (int, float)
-        Step and training loss (nats per supervised token).
+        Step and training loss (nats per supervised token; of DPO per pair).
+    margins : tuple of (int, float)
+        Step and mean margin of its pairs before its update (DPO).
     eval_losses : tuple of (int, float)
         Step and held-out loss: before training (step 0), at each evaluation, and after.
     skipped_steps : tuple of int
@@ -68,6 +72,8 @@ class FinetuneResult:
     dropped_held_out_rows: dict[str, int] = dataclasses.field(default_factory=dict)
     unused_keys: dict[str, int] = dataclasses.field(default_factory=dict)
     data_notes: tuple[str, ...] = ()
+    trained: Scores | None = None
+    margins: tuple[tuple[int, float], ...] = ()
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> FinetuneResult:
@@ -79,11 +85,13 @@ class FinetuneResult:
             If it isn't a report.
         """
         try:
-            found = {f.name: content[f.name] for f in dataclasses.fields(cls)}
+            newer = {"trained": None, "margins": ()}
+            found = {f.name: (newer | content)[f.name] for f in dataclasses.fields(cls)}
             for f in dataclasses.fields(cls):
                 if f.type.startswith("tuple"):
                     found[f.name] = tuple(tuple(v) if isinstance(v, list) else v for v in found[f.name])
-            return cls(**found | {name: Scores(**found[name]) for name in ("before", "after")})
+            scores = {name: found[name] and Scores(**found[name]) for name in ("before", "after", "trained")}
+            return cls(**found | scores)
         except (KeyError, TypeError) as error:
             raise ValueError(f"no report of a fine-tune: {error}") from error
 
@@ -97,12 +105,6 @@ class FinetuneResult:
         return dataclasses.asdict(self) | {"tokens_per_second": self.tokens_per_second}
 
     def __str__(self) -> str:
-        rows = [
-            ("loss (nats per token)", self.before.loss, self.after.loss, "{:.3f}"),
-            ("valid JSON", self.before.valid_json, self.after.valid_json, "{:.0%}"),
-            ("intent right", self.before.intent_accuracy, self.after.intent_accuracy, "{:.0%}"),
-            ("urgency right", self.before.urgency_accuracy, self.after.urgency_accuracy, "{:.0%}"),
-        ]
         out = [
             f"model     {self.model}",
             f"machine   {self.machine}, {self.precision}",
@@ -129,17 +131,18 @@ class FinetuneResult:
         out += ["", "training loss", curve([loss for _, loss in self.losses]), ""]
         if len(self.eval_losses) > 2:
             out += ["held-out loss", curve([loss for _, loss in self.eval_losses]), ""]
+        if self.margins:
+            out += ["margin of each step's pairs, before the step", curve([m for _, m in self.margins]), ""]
         answered = f", {self.after.rows} answered" if 0 < self.after.rows != self.held_out_rows else ""
-        head = f"held-out, {self.held_out_rows or self.after.rows} rows{answered}"
-        out.append(f"{head:<24}{'before':>10}{'after':>10}")
-        for name, b, a, form in rows:
-            if b is not None or a is not None:
-                cells = ("-" if v is None else form.format(v) for v in (b, a))
-                out.append(f"{name:<24}" + "".join(f"{c:>10}" for c in cells))
+        kind = "pairs" if self.after.pairs else "rows"
+        head = f"held-out, {self.held_out_rows or self.after.rows} {kind}{answered}"
+        out += score_lines(head, {"before": self.before, "after": self.after})
+        if self.trained is not None:
+            out += ["", *score_lines(f"trained on, {self.trained.pairs} pairs", {"after": self.trained})]
         for i, sample in enumerate(self.samples, 1):
             out += ["", f"sample {i}"]
-            for name in ("question", "before", "after", "wanted"):
-                text = textwrap.shorten(sample[name], 300, placeholder=" ...") or "(empty)"
+            for name, said in sample.items():
+                text = textwrap.shorten(said, 300, placeholder=" ...") or "(empty)"
                 out.append(
                     textwrap.fill(text, 100, initial_indent=f"  {name:<9}", subsequent_indent=" " * 11)
                 )
@@ -165,6 +168,40 @@ class FinetuneResult:
         from html import escape
 
         return f"<pre>{escape(str(self))}</pre>"
+
+
+def score_rows(scores: Scores) -> dict[str, str]:
+    """What was scored, by name, as text; shares of pairs come as counts.
+
+    Examples
+    --------
+    >>> score_rows(Scores(0.62, pairs=8, margin=0.21, margin_deviation=0.4, margins_above_0=6, chosen_likelier=5))
+    {'loss (nats per pair)': '0.620', 'margin': '+0.21 sd 0.40', 'margin above 0': '6 of 8', 'chosen is likelier': '5 of 8'}
+    """
+    if scores.pairs:
+        return {
+            "loss (nats per pair)": f"{scores.loss:.3f}",
+            "margin": f"{scores.margin:+.2f} sd {scores.margin_deviation:.2f}",
+            "margin above 0": f"{scores.margins_above_0} of {scores.pairs}",
+            "chosen is likelier": f"{scores.chosen_likelier} of {scores.pairs}",
+        }
+    found = {
+        "loss (nats per token)": (scores.loss, "{:.3f}"),
+        "valid JSON": (scores.valid_json, "{:.0%}"),
+        "intent right": (scores.intent_accuracy, "{:.0%}"),
+        "urgency right": (scores.urgency_accuracy, "{:.0%}"),
+    }
+    return {name: form.format(value) for name, (value, form) in found.items() if value is not None}
+
+
+def score_lines(head: str, columns: dict[str, Scores], width: int = 10) -> list[str]:
+    """A table of scores as lines of text, one column for each ``Scores``."""
+    rows = {name: score_rows(scores) for name, scores in columns.items()}
+    width = max([width, *(len(text) + 2 for column in rows.values() for text in column.values())])
+    lines = [f"{head:<24}" + "".join(f"{name:>{width}}" for name in columns)]
+    for what in dict.fromkeys(what for column in rows.values() for what in column):
+        lines.append(f"{what:<24}" + "".join(f"{column.get(what, '-'):>{width}}" for column in rows.values()))
+    return lines
 
 
 def curve(values: Sequence[float], width: int = 60, height: int = 8) -> str:

@@ -13,8 +13,17 @@ import numpy as np
 
 from onegpu import data
 from onegpu.packed_training import pack_lengths
+from onegpu.preference_data import (
+    NoPreferences,
+    PreferencePair,
+    pairs_in,
+    read_preferences,
+    tokenize_pair_set,
+)
+from onegpu.preference_data.pair_sets import SHIPPED as SHIPPED_PAIRS
 from onegpu.qlora_finetune.config import FinetuneConfig, default_epochs
-from onegpu.qlora_finetune.tasks import Task, task_of
+from onegpu.qlora_finetune.preferences import PairRows
+from onegpu.qlora_finetune.tasks import PAIRS, Task, task_of
 from onegpu.qlora_finetune.trainer import PackedRows
 from onegpu.sft_datasets import TokenizedSet, normalise_text, read_rows, to_example, tokenize_rows
 from onegpu.sft_datasets.templates import template_text
@@ -69,7 +78,7 @@ class TrainingData:
 
     def __str__(self) -> str:
         room = f"{len(self.train_rows)} rows, {self.train.tokens / len(self.train_rows):,.0f} tokens each on average"
-        held = [f"held-out rows: {self.held_out}"] if self.held_out is not None else []
+        held = [f"held-out {self.held_out.unit}: {self.held_out}"] if self.held_out is not None else []
         return "\n".join(
             [str(self.train), *self.notes, *held, f"packed: {room}; {self.steps} optimizer steps"]
         )
@@ -136,8 +145,8 @@ def prepare_data(config: FinetuneConfig, tokenizer: Any, stop_tokens: Sequence[s
     steps = totals.packed_steps if config.packing else totals.padded_steps
     if config.max_steps > 0:
         steps = config.max_steps
-    task = task_of(sources_of(held_source or config.data)[0])
-    held_rows = None if held is None else _pack(held, config)
+    task = task_of(sources_of(held_source or config.data)[0], config.method)
+    held_rows = None if held is None else _pack(held, config, first=len(train))
     if config.early_stopping_patience is not None and held is None:
         raise ValueError(
             "early_stopping_patience needs held-out rows, found none: set eval_data, or eval_share above 0 (with enough "
@@ -175,35 +184,80 @@ class _Part:
     split: str
     columns: dict[str, str] | None
     limit: int | None
-    tokenized: TokenizedSet
+    tokenized: Any
     questions: dict[int, int]
     chosen: frozenset[int] | None = None
 
     @classmethod
     def read(cls, source, config, tokenizer, options, split="train") -> _Part:
         """Read and tokenize a source."""
-        task = task_of(source)
+        task = task_of(source, config.method)
         limit = config.eval_rows if split == "heldout" else None
         questions: dict[int, int] = {}
 
+        part = cls(source, task, split, config.columns, limit, None, questions)
+
         def rows() -> Iterator[dict[str, Any]]:
-            for number, row in enumerate(read_source(source, split, config.columns, limit)):
+            for number, row in enumerate(part.rows()):
+                if _is_preference(row):
+                    raise NoChat(
+                        f"row {number}: found a row of preferences, expected a chat. Set method='dpo' (command line: "
+                        "--method dpo)"
+                    )
                 row = task.to_row(row)
                 questions[number] = _question_key(row)
                 yield row
 
+        def note(number: int, pair: PreferencePair) -> None:
+            questions[number] = _question_key(task.to_row(vars(pair)))
+
         try:
-            tokenized = tokenize_rows(rows(), tokenizer, config.max_length, **options)
+            if task is PAIRS:
+                part.tokenized = tokenize_pair_set(
+                    part.rows(), tokenizer, config.max_length, truncation=config.truncation, bad_rows=config.bad_rows,
+                    stop_tokens=options["stop_tokens"], note=note,
+                )  # fmt: skip
+            else:
+                part.tokenized = tokenize_rows(rows(), tokenizer, config.max_length, **options)
+        except NoPreferences as error:
+            raise ValueError(
+                f"{source}, {error} Rows of chats are for method='sft' (command line: without --method dpo)"
+            ) from error
+        except NoChat as error:
+            raise ValueError(f"{source}, {error}") from error
         except ValueError as error:
-            if not isinstance(config.data, str) or split == "heldout":
+            if not isinstance(config.data, str) or split == "heldout" or task is PAIRS:
                 raise ValueError(f"{source}: {error}") from error
             raise
-        return cls(source, task, split, config.columns, limit, tokenized, questions)
+        return part
+
+    def rows(self) -> Iterator[Any]:
+        """The rows as they are read."""
+        read = read_preferences if self.task is PAIRS else read_source
+        return read(self.source, split=self.split, columns=self.columns, limit=self.limit)
 
     def raw(self) -> list[dict[str, Any]]:
-        """The rows as they were read (of a split, those chosen)."""
-        rows = enumerate(read_source(self.source, self.split, self.columns, self.limit))
-        return [row for number, row in rows if self.chosen is None or number in self.chosen]
+        """The rows as they were read, or the pairs in them (of a split, those chosen)."""
+        rows = self.rows()
+        if self.task is PAIRS:
+            rows = (None if pair is None else vars(pair) for _, pair, _ in pairs_in(rows))
+        return [
+            row
+            for number, row in enumerate(rows)
+            if row is not None and (self.chosen is None or number in self.chosen)
+        ]
+
+
+class NoChat(ValueError):
+    """A row of preferences where chats were expected."""
+
+
+def _is_preference(row: dict[str, Any]) -> bool:
+    """Whether a row is a pair or a ranking, and nothing that could be learned as a chat."""
+    has = {key for key, value in row.items() if value is not None}
+    return bool(has & {"chosen", "rejected"} or has >= {"answers", "ranks"}) and not has & {
+        "messages", "conversations", "completion", "output", "reply",
+    }  # fmt: skip
 
 
 def read_source(source, split="train", columns=None, limit=None) -> Iterator[dict[str, Any]]:
@@ -215,8 +269,14 @@ def read_source(source, split="train", columns=None, limit=None) -> Iterator[dic
 def _held_out_source(config: FinetuneConfig) -> str | tuple[str, ...] | None:
     if config.eval_data is not None:
         return config.eval_data
-    shipped = [s for s in sources_of(config.data) if s in data.names() and "heldout" in data.splits(s)]
+    shipped = [s for s in sources_of(config.data) if _has_held_out(s, config.method)]
     return tuple(shipped) if shipped else None
+
+
+def _has_held_out(source: str, method: str) -> bool:
+    if method == "dpo":
+        return source == SHIPPED_PAIRS
+    return source in data.names() and "heldout" in data.splits(source)
 
 
 def _question_key(row: dict[str, Any]) -> int:
@@ -255,7 +315,7 @@ def _split_off(parts: list[_Part], config: FinetuneConfig, notes: list[str]) -> 
     if not chosen or len(chosen) == len(rows):
         return []
     notes.append(
-        f"held out: {len(chosen):,} of {len(rows):,} rows, split off by their questions (eval_share {config.eval_share}, "
+        f"held out: {len(chosen):,} of {len(rows):,} {parts[0].tokenized.unit}, split off by their questions (eval_share {config.eval_share}, "
         f"seed {config.seed})"
     )
     held = []
@@ -289,7 +349,9 @@ def _take_shares(parts: list[_Part], config: FinetuneConfig, notes: list[str]) -
         there, wanted = len(part.tokenized), max(1, int(total * share + 1e-9))
         kept = np.sort(random.permutation(there)[:wanted])
         part.tokenized = part.tokenized.take(kept, part.tokenized.rows)
-        notes.append(f"{part.source}: {wanted:,} of {there:,} rows, for a share of {share:.1%}")
+        notes.append(
+            f"{part.source}: {wanted:,} of {there:,} {part.tokenized.unit}, for a share of {share:.1%}"
+        )
 
 
 def join(sets: Sequence[TokenizedSet]) -> TokenizedSet:
@@ -313,17 +375,31 @@ def read_examples(config: FinetuneConfig) -> Examples:
     source = _held_out_source(config)
     held = sources_of(source) if source is not None else ()
     raw = [
-        (task_of(name), row)
+        (task_of(name, config.method), row)
         for name in held
-        for row in read_source(name, "heldout", config.columns, config.eval_rows)
+        for row in _read_units(name, config, "heldout", config.eval_rows)
     ]
     train = [
-        task_of(name).to_row(row)
+        task_of(name, config.method).to_row(row)
         for name in sources_of(config.data)
-        for row in read_source(name, "train", config.columns)
+        for row in _read_units(name, config)
     ]
-    task = task_of(sources_of(source or config.data)[0])
+    task = task_of(sources_of(source or config.data)[0], config.method)
     return Examples(train, [t.to_row(row) for t, row in raw], [row for _, row in raw], task)
+
+
+def _read_units(source, config, split="train", limit=None) -> Iterator[dict[str, Any]]:
+    """Rows as they were read, or the pairs in them."""
+    if config.method != "dpo":
+        yield from read_source(source, split, config.columns, limit)
+        return
+    for _, pair, error in pairs_in(
+        read_preferences(source, split=split, columns=config.columns, limit=limit)
+    ):
+        if error is None:
+            yield vars(pair)
+        elif config.bad_rows == "stop":
+            raise ValueError(f"{source}: {error}") from error
 
 
 def prepare_held_out(
@@ -360,9 +436,11 @@ class _AsLists(Sequence[dict[str, list[int]]]):
         return {"input_ids": list(example.input_ids), "labels": list(example.labels)}
 
 
-def _pack(tokenized: TokenizedSet, config: FinetuneConfig) -> PackedRows:
+def _pack(tokenized: TokenizedSet, config: FinetuneConfig, first: int = 0) -> PackedRows:
     if config.packing:
         rows = pack_lengths(tokenized.lengths, config.max_length).rows
     else:
         rows = [[i] for i in range(len(tokenized))]
-    return PackedRows(_AsLists(tokenized), rows)
+    return (
+        PairRows(tokenized, rows, first) if config.method == "dpo" else PackedRows(_AsLists(tokenized), rows)
+    )

@@ -33,8 +33,9 @@ from onegpu.qlora_finetune.folders import (
     write_json,
 )
 from onegpu.qlora_finetune.memory import OutOfMemory, explain_out_of_memory, free_memory, is_out_of_memory
+from onegpu.qlora_finetune.preferences import PreferenceTrainer
 from onegpu.qlora_finetune.report import FinetuneResult
-from onegpu.qlora_finetune.rows import prepare_data, use_template
+from onegpu.qlora_finetune.rows import SPLIT_ROWS, prepare_data, use_template
 from onegpu.qlora_finetune.stopping import Interrupted, NotSaved, Stops, disk_error, only_process
 from onegpu.qlora_finetune.trainer import (
     Progress,
@@ -170,9 +171,12 @@ def _train(config, output_dir, resume, say, loaded, on_step, stops) -> FinetuneR
     base = base_of(loaded)
     model = attach_adapters(loaded.model, config, fp16=precision == "fp16")
     args = training_arguments(config, precision, str(output_dir), prepared.held_out is not None)
-    trainer = QLoraTrainer(
+    of_method: dict[str, Any] = {}
+    if config.method == "dpo":
+        of_method = {"beta": config.beta}
+    trainer = (PreferenceTrainer if of_method else QLoraTrainer)(
         model=model, args=args, train_dataset=prepared.train_rows, eval_dataset=prepared.held_out_rows,
-        processing_class=loaded.tokenizer,
+        processing_class=loaded.tokenizer, **of_method,
     )  # fmt: skip
     fingerprints = {
         "rows": prepared.fingerprint(), "weights": base.weights, "versions": dict(runtime.versions()),
@@ -241,14 +245,22 @@ def _train(config, output_dir, resume, say, loaded, on_step, stops) -> FinetuneR
     stops.stage = "evaluating after training"
     say("evaluating after training")
     after, answers_after = evaluate(trainer, loaded.tokenizer, prepared, config)
+    trained = None
+    if isinstance(trainer, PreferenceTrainer):
+        say("scoring pairs that were trained on")
+        trained = trainer.scores_on(prepared.train_rows.spread(SPLIT_ROWS))
     adapter_dir = output_dir / "adapter"
     meter = trainer.meter
     result = FinetuneResult(
         before=before,
         after=after,
+        trained=trained,
         samples=samples(prepared, config, answers_before, answers_after),
         losses=tuple((e["step"], e["loss"]) for e in trainer.state.log_history if "loss" in e),
         eval_losses=eval_losses(before.loss, trainer.state.log_history),
+        margins=tuple(
+            (e["step"], e["rewards/margins"]) for e in trainer.state.log_history if "rewards/margins" in e
+        ),
         skipped_steps=tuple(trainer.skipped_steps),
         steps=trainer.state.global_step,
         tokens=meter.tokens,

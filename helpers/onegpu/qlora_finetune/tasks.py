@@ -51,12 +51,22 @@ TRIAGE = Task("support triage", triage_example, score_triage, cannot_be_triage, 
 """The shipped task, scored by what its answers are for."""
 
 
-def task_of(source: str) -> Task:
-    """Return the task of a data set, by its name or path.
+def _chosen(row: Row) -> Row:
+    return {"prompt": row["prompt"], "completion": row["chosen"]}
+
+
+PAIRS = Task("preferences", _chosen)
+"""Pairs of preferences (prompt, chosen, rejected): margins are measured, and a few prompts answered; wanted is chosen."""
+
+
+def task_of(source: str, method: str = "sft") -> Task:
+    """Return the task of a data set, by its name or path and by what it is trained with.
 
     Examples
     --------
-    >>> task_of("support_triage").name, task_of("my_rows.jsonl").name
-    ('support triage', 'chats')
+    >>> task_of("support_triage").name, task_of("my_rows.jsonl").name, task_of("my_pairs.jsonl", "dpo").name
+    ('support triage', 'chats', 'preferences')
     """
+    if method == "dpo":
+        return PAIRS
     return TRIAGE if source in data.names() and "intent" in data.rows(source)[0] else CHATS

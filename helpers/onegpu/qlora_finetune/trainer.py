@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import Trainer, TrainerCallback, TrainingArguments
@@ -89,8 +90,10 @@ class QLoraTrainer(Trainer):
     # compute_loss divides by the supervised tokens of the whole accumulated batch (name since transformers 5.24).
     loss_is_scaled_for_ga = True
 
+    collate = staticmethod(collate_rows)
+
     def __init__(self, *args, **kwargs):
-        super().__init__(*args, data_collator=collate_rows, **kwargs)
+        super().__init__(*args, data_collator=self.collate, **kwargs)
         # With this the Trainer counts the supervised tokens of all micro-batches of a step.
         self.model_accepts_loss_kwargs = True
         if self.args.fp16 and self.accelerator.scaler is None:
@@ -100,6 +103,7 @@ class QLoraTrainer(Trainer):
         self.meter = Meter()
         self.skipped_steps: list[int] = []
         self.layout: dict[str, bool] = {}  # further arguments of supervised_loss
+        self.measured: dict[str, Any] = {}  # of the last evaluation: fields of Scores besides the loss
         self.add_callback(self.meter)
 
     def take_up(self, checkpoint: Path) -> None:

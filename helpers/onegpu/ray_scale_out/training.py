@@ -177,6 +177,10 @@ def finetune_distributed(
     from onegpu.qlora_finetune.folders import check_output_dir, start_output_dir, write_json
 
     config = config or FinetuneConfig()
+    if config.method != "sft":
+        raise ValueError(
+            f"method {config.method!r} works in one process only, onegpu.qlora_finetune.finetune: set it to 'sft'"
+        )
     if config.eval_steps is not None:
         raise ValueError(
             "eval_steps (and early stopping) work in one process only, onegpu.qlora_finetune.finetune: set it to None"

@@ -94,6 +94,8 @@ class TokenizedSet:
         Rows changed, by repair.
     end_ids
         Ids in which the supervised spans end: generation has to stop at them.
+    unit
+        What an example is: "rows", or "pairs" of preferences.
     """
 
     examples: Sequence[Tokenized]
@@ -106,6 +108,7 @@ class TokenizedSet:
     unused_keys: Mapping[str, int] = field(default_factory=dict)
     changes: Mapping[str, int] = field(default_factory=dict)
     end_ids: tuple[int, ...] = ()
+    unit: str = "rows"
 
     def take(self, indices: np.ndarray, rows: int, **changes: Any) -> TokenizedSet:
         """Keep some of the examples; `rows` and `changes` are the figures of what is left."""
@@ -127,7 +130,7 @@ class TokenizedSet:
         return cls(
             FlatExamples.join([one.examples for one in sets]), first, {r: tuple(n) for r, n in dropped.items()},
             tuple(truncated), sum(one.lost_tokens for one in sets), sum(one.lost_supervised_tokens for one in sets),
-            tuple(bad), dict(unused), dict(changes), tuple(sorted({i for one in sets for i in one.end_ids})),
+            tuple(bad), dict(unused), dict(changes), tuple(sorted({i for one in sets for i in one.end_ids})), sets[0].unit,
         )  # fmt: skip
 
     @property
@@ -165,13 +168,13 @@ class TokenizedSet:
 
     def __str__(self) -> str:
         lines = [
-            f"{self.rows:,} rows: {len(self):,} kept, {self.tokens:,} tokens, "
+            f"{self.rows:,} {self.unit}: {len(self):,} kept, {self.tokens:,} tokens, "
             f"{self.supervised_tokens:,} supervised ({self.supervised_tokens / max(1, self.tokens):.1%})"
         ]
         for reason, rows in self.dropped.items():
-            lines.append(f"dropped, {reason}: {len(rows):,} (rows {_some(rows)})")
+            lines.append(f"dropped, {reason}: {len(rows):,} ({self.unit} {_some(rows)})")
         if self.truncated:
-            lines.append(f"truncated: {len(self.truncated):,} (rows {_some(self.truncated)})")
+            lines.append(f"truncated: {len(self.truncated):,} ({self.unit} {_some(self.truncated)})")
         if self.lost_tokens:
             lines.append(
                 f"lost: {self.lost_tokens:,} tokens, {self.lost_supervised_tokens:,} of them supervised"

@@ -167,6 +167,16 @@ def test_dpo_takes_two_rows_a_pair_and_the_reference_comes_on_top():
     assert dpo.peak_bytes > sft.peak_bytes
 
 
+def test_our_own_dpo_takes_the_memory_of_a_row_and_makes_no_full_logits():
+    """A row holds whole pairs, and the reference's pass keeps nothing: little comes on top of a fine-tune's row."""
+    sft, dpo = (run(task=task, loop="onegpu") for task in ("sft", "dpo"))
+    assert dpo.setup.tokens == sft.setup.tokens
+    assert sft.peak_bytes <= dpo.peak_bytes < 1.02 * sft.peak_bytes
+    textbook = run(task="dpo", loop="trainer", max_length=dpo.setup.max_length // 2)
+    assert textbook.setup.tokens == dpo.setup.tokens
+    assert dpo.peak_bytes < textbook.peak_bytes
+
+
 def test_evaluation_keeps_no_activations_and_generation_the_cache():
     evaluated, trained = run(task="evaluate"), run(loop="plain", gradient_checkpointing=False)
     assert [m.name for m in evaluated.moments] == ["loaded", "after_forward"]

@@ -10,6 +10,7 @@ from onegpu.models import tiny_tokenizer
 from onegpu.preference_data import dpo_loss, pair_logprobs, sides_of, tokenize_pair_set, tokenize_pairs
 from onegpu.qlora_finetune import FinetuneConfig, attach_adapters, finetune, prepare_data
 from onegpu.qlora_finetune import run as run_module
+from onegpu.qlora_finetune.memory import memory_setup
 from onegpu.qlora_finetune.preferences import PairRows, PreferenceTrainer, collate_pairs
 from onegpu.qlora_finetune.trainer import training_arguments
 from safetensors.torch import load_file
@@ -337,3 +338,8 @@ def test_the_default_learning_rate_is_a_fortieth_of_that_for_chats_and_says_so()
     config, why = FinetuneConfig(method="dpo", data="pairs.jsonl").filled(rows=100, parameters=8_000_000_000)
     assert config.learning_rate == pytest.approx(5e-6)
     assert "a 40th of a fine-tune's on chats" in why[0]
+
+
+def test_memory_is_predicted_for_the_task_of_the_method():
+    assert memory_setup(FinetuneConfig(method="dpo"), "T4").task == "dpo"
+    assert memory_setup(FinetuneConfig(), "T4").task == "sft"

@@ -303,7 +303,8 @@ def notes(setup: ResolvedSetup, config: Any) -> tuple[str, ...]:
     if setup.prepare_kbit and asked.prepare_kbit is None:
         found.append("assumes peft's prepare_model_for_kbit_training (prepare_kbit=False: without)")
     if setup.task == "dpo":
-        found.append("the textbook's DPO: full logits, and the reference's in the same step")
+        how = "our own DPO" if setup.loop == "onegpu" else "the textbook's DPO: full logits"
+        found.append(f"{how}, and the reference's log-probabilities in the same step")
     if setup.optim.startswith("paged"):
         found.append("paged optimizer states live in unified memory, which torch doesn't count")
     if not gpu.is_cpu and "bf16" in (setup.dtype, setup.mixed_precision) and gpu.compute_capability < (8, 0):

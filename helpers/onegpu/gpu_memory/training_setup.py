@@ -73,8 +73,8 @@ class TrainingSetup:
         transformers' Trainer. "plain": the textbook loop, in which the variable `outputs` keeps logits and KV cache
         alive through the step.
     task : {"sft", "dpo", "evaluate", "generate"}
-        A step of supervised fine-tuning; of DPO (a chosen and a rejected row for each pair, the reference is the model
-        with its adapters off); a forward pass of an evaluation, without gradients; generating with a KV cache up to
+        A step of supervised fine-tuning; of DPO (a chosen and a rejected row for each pair, in our own trainer both in
+        one row; the reference is the model with its adapters off); a forward pass of an evaluation, without gradients; generating with a KV cache up to
         `max_length` tokens.
     max_length : int
         Tokens of a row.
@@ -323,8 +323,8 @@ class ResolvedSetup(TrainingSetup):
 
     @property
     def batch_size(self) -> int:
-        """Rows of a micro-batch: of DPO a chosen and a rejected one for each pair."""
-        return self.per_device_train_batch_size * (2 if self.task == "dpo" else 1)
+        """Rows of a micro-batch: of DPO a chosen and a rejected one for each pair, unless a row holds whole pairs."""
+        return self.per_device_train_batch_size * (2 if self.task == "dpo" and self.loop != "onegpu" else 1)
 
     @property
     def tokens(self) -> int:
@@ -334,7 +334,8 @@ class ResolvedSetup(TrainingSetup):
     @property
     def logits(self) -> str:
         """Which positions get logits: "all", or "supervised" in the loops that make them of those alone."""
-        return "supervised" if self.loop in ("onegpu", "trl") and self.task == "sft" else "all"
+        ours_or_trls = (self.task == "sft" and self.loop == "trl") or (self.trains and self.loop == "onegpu")
+        return "supervised" if ours_or_trls else "all"
 
     @property
     def supervised_tokens(self) -> int:

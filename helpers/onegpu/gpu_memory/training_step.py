@@ -17,7 +17,8 @@ from torch import nn
 
 from onegpu.gpu_memory.training_setup import ResolvedSetup
 from onegpu.gpu_memory.trl_head import fused_head_loss
-from onegpu.packed_training.loss import supervised_loss
+from onegpu.packed_training.loss import example_logprobs, supervised_loss
+from onegpu.preference_data import dpo_loss
 
 Phase = Callable[[str], None]
 CACHE_NAMES = ("cache", "past_key_values")  # the name since transformers 5.2x, and the one before
@@ -26,7 +27,7 @@ CACHE_NAMES = ("cache", "past_key_values")  # the name since transformers 5.2x, 
 def make_batch(setup: ResolvedSetup, config: Any, device: torch.device | str) -> dict[str, Any]:
     """Make the inputs of a micro-batch: ids and labels, and for our own trainer positions and lengths."""
     vocabulary = config.get_text_config().vocab_size
-    if setup.loop != "onegpu" or setup.task != "sft":
+    if setup.loop != "onegpu" or not setup.trains:
         shape = (setup.batch_size, setup.max_length)
         batch = {"input_ids": _ids(shape, vocabulary, device), "labels": _ids(shape, vocabulary, device)}
         if setup.loop in ("trl", "trainer"):
@@ -36,12 +37,15 @@ def make_batch(setup: ResolvedSetup, config: Any, device: torch.device | str) ->
     labels = _ids(shape, vocabulary, device)
     if labels.device.type != "meta":
         labels[:, : setup.tokens - setup.supervised_tokens] = -100
-    positions = torch.arange(setup.max_length, device=device).repeat(1, setup.batch_size)
+    half = setup.max_length // 2  # a row of DPO is a chosen and a rejected side
+    lens = [half, setup.max_length - half] if setup.task == "dpo" else [setup.max_length]
+    lens = lens * setup.batch_size
+    positions = torch.cat([torch.arange(n, device=device) for n in lens])[None]
     return {
         "input_ids": _ids(shape, vocabulary, device),
         "position_ids": positions,
         "labels": labels,
-        "seq_lens": (setup.max_length,) * setup.batch_size,
+        "seq_lens": tuple(lens),
     }
 
 
@@ -122,7 +126,7 @@ def _clip_gradients(gradients: list[torch.Tensor], max_norm: float = 1.0) -> Non
 def _forward(model: nn.Module, setup: ResolvedSetup, autocast: Any, batch: dict[str, Any]) -> Any:
     with autocast():
         if setup.task == "dpo":
-            return _preference_loss(model, batch)
+            return (_own_preference_loss if setup.loop == "onegpu" else _preference_loss)(model, batch)
         if setup.loop == "onegpu":
             return supervised_loss(model, batch)
         if setup.loop == "trl":
@@ -168,8 +172,14 @@ def _preference_loss(model: nn.Module, batch: dict[str, Any]) -> torch.Tensor:
     policy = _row_logprobs(model(**inputs, use_cache=False).logits, batch["labels"])
     with torch.no_grad(), model.disable_adapter():
         reference = _row_logprobs(model(**inputs, use_cache=False).logits, batch["labels"])
-    chosen, rejected = (policy - reference).chunk(2)
-    return -nn.functional.logsigmoid(0.1 * (chosen - rejected)).mean()
+    return dpo_loss(*policy.chunk(2), *reference.chunk(2)).losses.mean()
+
+
+def _own_preference_loss(model: nn.Module, batch: dict[str, Any]) -> torch.Tensor:
+    """DPO as our own trainer takes it for pairs that come for the first time: the reference before the model."""
+    with torch.no_grad(), model.disable_adapter():
+        reference = example_logprobs(model, batch).view(-1, 2)
+    return dpo_loss(*example_logprobs(model, batch).view(-1, 2).T, *reference.T).losses.mean()
 
 
 def _row_logprobs(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

@@ -62,6 +62,7 @@ def memory_setup(
     changed = {
         "model": config.model if model is None else model,
         "method": "qlora" if config.quantization else "lora",
+        "task": config.method,
         "precision": None if card.is_cpu else config.precision,
         "gradient_accumulation_steps": min(
             config.gradient_accumulation_steps, 2

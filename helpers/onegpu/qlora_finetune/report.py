@@ -179,12 +179,13 @@ def score_rows(scores: Scores) -> dict[str, str]:
     {'loss (nats per pair)': '0.620', 'margin': '+0.21 sd 0.40', 'margin above 0': '6 of 8', 'chosen is likelier': '5 of 8'}
     """
     if scores.pairs:
-        return {
+        of = f"of {scores.pairs}"
+        margins = {
             "loss (nats per pair)": f"{scores.loss:.3f}",
             "margin": f"{scores.margin:+.2f} sd {scores.margin_deviation:.2f}",
-            "margin above 0": f"{scores.margins_above_0} of {scores.pairs}",
-            "chosen is likelier": f"{scores.chosen_likelier} of {scores.pairs}",
-        }
+            "margin above 0": f"{scores.margins_above_0} {of}",
+        } if scores.margin is not None else {}  # fmt: skip
+        return margins | {"chosen is likelier": f"{scores.chosen_likelier} {of}"}
     found = {
         "loss (nats per token)": (scores.loss, "{:.3f}"),
         "valid JSON": (scores.valid_json, "{:.0%}"),

@@ -252,6 +252,17 @@ class NoChat(ValueError):
     """A row of preferences where chats were expected."""
 
 
+def holds_preferences(source: str) -> bool:
+    """Whether the first row of a source is one of preferences, a pair or a ranking.
+
+    Examples
+    --------
+    >>> holds_preferences("rankings"), holds_preferences("support_triage")
+    (True, False)
+    """
+    return any(_is_preference(row) for row in read_source(source, limit=1))
+
+
 def _is_preference(row: dict[str, Any]) -> bool:
     """Whether a row is a pair or a ranking, and nothing that could be learned as a chat."""
     has = {key for key, value in row.items() if value is not None}

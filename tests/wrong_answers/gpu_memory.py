@@ -655,3 +655,192 @@ ANSWERS.statements(
         "the first counts": last_of_equals,
     },
 )
+
+
+# 5.8 ------------------------------------------------------------------------------------------------------------------
+
+RUN = "1,000 parameters, 4 rows of 6 tokens"
+
+
+def run_of(parameters, tokens, shape, moments=2, each=4, vectors=2, heads="kv_heads", layers=None):
+    layers = shape["layers"] if layers is None else layers
+    return {
+        "weights": each * parameters,
+        "gradients": each * parameters,
+        "optimizer_state": each * moments * parameters,
+        "logits_and_loss": each * tokens * shape["vocab_size"],
+        "kv_cache": each * vectors * layers * tokens * shape[heads] * shape["head_dim"],
+    }
+
+
+@wrong("5.8", "all in fp16", case=RUN, says="That is fp16")
+def run_in_fp16(parameters, shape, rows, length):
+    return run_of(parameters, rows * length, shape, each=2)
+
+
+@wrong("5.8", "numbers, not bytes", case=RUN, says="Those are numbers")
+def run_in_numbers(parameters, shape, rows, length):
+    return run_of(parameters, rows * length, shape, each=1)
+
+
+@wrong("5.8", "one moment", case=RUN, says="two moments")
+def run_one_moment(parameters, shape, rows, length):
+    return run_of(parameters, rows * length, shape, moments=1)
+
+
+@wrong("5.8", "keys without values", case=RUN, says="keys and values")
+def run_keys(parameters, shape, rows, length):
+    return run_of(parameters, rows * length, shape, vectors=1)
+
+
+@wrong("5.8", "a cache of query heads", case=RUN, says="Only the key heads")
+def run_query_heads(parameters, shape, rows, length):
+    return run_of(parameters, rows * length, shape, heads="heads")
+
+
+@wrong("5.8", "one layer", case=RUN, says="Every layer")
+def run_one_layer(parameters, shape, rows, length):
+    return run_of(parameters, rows * length, shape, layers=1)
+
+
+@wrong("5.8", "one row", case=RUN, says="rows times length")
+def run_one_row(parameters, shape, rows, length):
+    return run_of(parameters, rows * length, shape) | {"logits_and_loss": 4 * length * shape["vocab_size"]}
+
+
+@wrong("5.8", "logits of one token", case=RUN, says="for every token")
+def run_last_logits(parameters, shape, rows, length):
+    return run_of(parameters, rows * length, shape) | {"logits_and_loss": 4 * shape["vocab_size"]}
+
+
+@wrong("5.8", "parameters alone", case=RUN, says="Five categories")
+def run_parameters(parameters, shape, rows, length):
+    found = run_of(parameters, rows * length, shape)
+    return {name: found[name] for name in ("weights", "gradients", "optimizer_state")}
+
+
+@right("5.8", "line by line")
+def run_by_lines(parameters, shape, rows, length):
+    weights, tokens = parameters * 4, rows * length
+    each_layer = 2 * shape["kv_heads"] * shape["head_dim"] * 4
+    return {
+        "weights": weights,
+        "gradients": weights,
+        "optimizer_state": weights * 2,
+        "logits_and_loss": shape["vocab_size"] * tokens * 4,
+        "kv_cache": shape["layers"] * each_layer * tokens,
+    }
+
+
+@right("5.8", "in another order")
+def run_turned(parameters, shape, rows, length):
+    return dict(reversed(run_of(parameters, length * rows, shape).items()))
+
+
+@right("5.8", "row by row")
+def run_row_by_row(parameters, shape, rows, length):
+    found = run_of(parameters, 0, shape)
+    for _ in range(rows):
+        one = run_of(parameters, length, shape)
+        for name in ("logits_and_loss", "kv_cache"):
+            found[name] += one[name]
+    return found
+
+
+ANSWERS.statements(
+    "5.8",
+    {
+        "fp32": run_in_fp16,
+        "bytes": run_in_numbers,
+        "two moments": run_one_moment,
+        "keys and values": run_keys,
+        "of the key heads": run_query_heads,
+        "every layer": run_one_layer,
+        "rows of length tokens": run_one_row,
+        "logits of every token": run_last_logits,
+        "five categories": run_parameters,
+    },
+)
+
+# 5.9 ------------------------------------------------------------------------------------------------------------------
+
+LEAN = "4 rows a step"
+
+
+def lean(batch, accumulation, checkpointing=True, **more):
+    return {
+        "per_device_train_batch_size": batch,
+        "gradient_accumulation_steps": accumulation,
+        "gradient_checkpointing": checkpointing,
+        **more,
+    }
+
+
+@wrong("5.9", "micro-batches only", case=LEAN, says="keeps its input alone")
+def lean_without_checkpointing(rows):
+    return lean(1, rows, False)
+
+
+@wrong("5.9", "checkpointing only", case=LEAN, says="Several rows")
+def lean_in_one(rows):
+    return lean(rows, 1)
+
+
+@wrong("5.9", "one row a step", case=LEAN, says="all its rows")
+def lean_one_row(rows):
+    return lean(1, 1)
+
+
+@wrong("5.9", "twice as many rows", case=LEAN, says="all its rows")
+def lean_too_many(rows):
+    return lean(2, rows)
+
+
+@wrong("5.9", "SGD", case=LEAN, says="AdamW in fp32 stays")
+def lean_sgd(rows):
+    return lean(1, rows, optim="sgd")
+
+
+@wrong("5.9", "8-bit moments", case=LEAN, says="AdamW in fp32 stays")
+def lean_8bit(rows):
+    return lean(1, rows, optim="adamw_8bit")
+
+
+@wrong("5.9", "LoRA", case=LEAN, says="the rest of the run stays")
+def lean_lora(rows):
+    return lean(1, rows, method="lora")
+
+
+@wrong("5.9", "four rows, whatever is asked", case="6 rows a step", says="any number of rows")
+def lean_four(rows):
+    return lean(1, 4)
+
+
+@right("5.9", "one tensor after the other")
+def lean_single(rows):
+    return lean(1, rows, optim="adamw_single")
+
+
+@right("5.9", "batch size left out")
+def lean_short(rows):
+    return {"gradient_accumulation_steps": rows, "gradient_checkpointing": True}
+
+
+@right("5.9", "the default optimizer named")
+def lean_named(rows):
+    return lean(1, rows, optim="adamw_torch")
+
+
+ANSWERS.statements(
+    "5.9",
+    {
+        "at most 1.5 times": lean_without_checkpointing,
+        "of one row's size": lean_in_one,
+        "rows a step": lean_one_row,
+        "and no more": lean_too_many,
+        "AdamW": lean_sgd,
+        "in fp32": lean_8bit,
+        "these four settings": lean_lora,
+        "rows is a parameter": lean_four,
+    },
+)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import torch
 from torch import nn
 
 from onegpu.exercises.exercise import Case, Exercise, Mistake
-from onegpu.gpu_memory import Timeline, gradient_bytes, optimizer_state_bytes
+from onegpu.gpu_memory import Timeline, gradient_bytes, measured, optimizer_state_bytes
+from onegpu.models import tiny_model
 
 GIB, MIB = 2**30, 2**20
 POLYGLOT = 1_331_810_304
@@ -62,6 +64,67 @@ def read_timeline(timeline: Timeline) -> tuple[int, str, str]:
     at = total.index(max(total))
     largest = max(timeline.by_category, key=lambda category: timeline.by_category[category][at])
     return total[at], timeline.phase_at(timeline.positions[at]), largest
+
+
+def predict_run(parameters: int, shape: Mapping[str, int], rows: int, length: int) -> dict[str, int]:
+    """Return what is alive after a step of a plain fp32 loop with AdamW, by category."""
+    tokens = rows * length
+    numbers = {
+        "weights": parameters,
+        "gradients": parameters,
+        "optimizer_state": 2 * parameters,
+        "logits_and_loss": tokens * shape["vocab_size"],
+        "kv_cache": 2 * shape["layers"] * tokens * shape["kv_heads"] * shape["head_dim"],
+    }
+    return {name: 4 * count for name, count in numbers.items()}
+
+
+def lean_settings(rows: int) -> dict[str, Any]:
+    """Return settings of a step that keeps one row's activations of one layer at a time."""
+    return {
+        "per_device_train_batch_size": 1,
+        "gradient_accumulation_steps": rows,
+        "gradient_checkpointing": True,
+    }
+
+
+LEANEST = 1.5
+"""What a step may need at most in exercise 5.9, in multiples of 16 bytes a parameter."""
+
+_LEAN = {
+    "per_device_train_batch_size": 1,
+    "gradient_accumulation_steps": 1,
+    "gradient_checkpointing": False,
+    "optim": "adamw_torch",
+}
+
+
+@cache
+def _peak(settings: tuple[tuple[str, Any], ...]) -> float:
+    """Measured peak of a step of the tiny model, in multiples of 16 bytes a parameter."""
+    model = tiny_model()
+    run = {"method": "full", "loop": "plain", "dtype": "fp32", "max_length": 128}
+    seen = measured(module=model, **run, **dict(settings)).peak_bytes
+    return seen / (16 * sum(p.numel() for p in model.parameters()))
+
+
+def _lean_problem(got: Any, expected: Any) -> str | None:
+    """What is wrong with somebody's settings, or None."""
+    if not isinstance(got, dict):
+        return f"{type(got).__name__} is no dict of settings"
+    if unknown := set(got) - set(_LEAN):
+        return f"{sorted(map(str, unknown))[0]!r} is none of the four settings"
+    settings = _LEAN | got
+    if settings["optim"] not in ("adamw_torch", "adamw_single"):
+        return f"optim={settings['optim']!r} is another optimizer than AdamW in fp32"
+    batch, accumulation = (settings[name] for name in list(_LEAN)[:2])
+    if not all(isinstance(n, int) and n > 0 for n in (batch, accumulation)):
+        return "a batch or its parts are no whole number above 0"
+    rows = expected["gradient_accumulation_steps"]
+    if batch * accumulation != rows:
+        return f"{batch} rows x {accumulation} are {batch * accumulation} a step, not {rows}"
+    peak = _peak(tuple(sorted(settings.items())))
+    return None if peak <= LEANEST else f"the peak is {peak:.2f} times 16 bytes a parameter"
 
 
 def _trained(
@@ -596,6 +659,135 @@ EXERCISES = (
             ),
             Case(
                 "the same height twice", (_TWICE,), "Take the first.", expected=(9, "forward", "activations")
+            ),
+        ),
+    ),
+    Exercise(
+        "5.8",
+        "predict a run",
+        predict_run,
+        level="core",
+        difficulty=3,
+        importance=5,
+        minutes=20,
+        hints=(
+            "Which of the five depend on the batch, and which on the parameters alone?",
+            "Four bytes everywhere. One number a parameter for weights and gradients, two for AdamW. Logits: "
+            "tokens times vocabulary. The cache: keys and values, for every layer and token, of key heads times "
+            "their width.",
+        ),
+        lesson="What is left after the step",
+        cases=(
+            Case(
+                "1,000 parameters, 4 rows of 6 tokens",
+                (1000, {"layers": 3, "heads": 10, "kv_heads": 2, "head_dim": 5, "vocab_size": 70}, 4, 6),
+                "24 tokens: logits of 24 x 70 numbers, a cache of 2 x 3 x 24 x 2 x 5, and 1, 1 and 2 numbers a "
+                "parameter; each number takes 4 bytes.",
+                expected={
+                    "weights": 4000,
+                    "gradients": 4000,
+                    "optimizer_state": 8000,
+                    "logits_and_loss": 6720,
+                    "kv_cache": 5760,
+                },
+                mistakes=(
+                    Mistake(
+                        lambda got: got["weights"] == 2000,
+                        "That is fp16: in fp32 a number takes 4 bytes.",
+                    ),
+                    Mistake(
+                        lambda got: got["weights"] == 1000,
+                        "Those are numbers: each takes 4 bytes in fp32.",
+                    ),
+                    Mistake(
+                        lambda got: got["optimizer_state"] == 4000,
+                        "AdamW keeps two moments for each parameter.",
+                    ),
+                    Mistake(
+                        lambda got: got["kv_cache"] == 2880,
+                        "The cache holds keys and values: two numbers where you count one.",
+                    ),
+                    Mistake(
+                        lambda got: got["kv_cache"] == 28_800,
+                        "Only the key heads are kept (kv_heads); query heads have no cache.",
+                    ),
+                    Mistake(
+                        lambda got: got["kv_cache"] == 1920,
+                        "Every layer has keys and values of its own.",
+                    ),
+                    Mistake(
+                        lambda got: got["logits_and_loss"] == 1680,
+                        "A batch has rows times length tokens.",
+                    ),
+                    Mistake(
+                        lambda got: got["logits_and_loss"] == 280,
+                        "Logits exist for every token, not for the last of a row.",
+                    ),
+                    Mistake(
+                        lambda got: len(got) < 5,
+                        "Five categories are asked for, under the names of the docstring.",
+                    ),
+                ),
+            ),
+            Case(
+                "another shape",
+                (50, {"layers": 1, "heads": 4, "kv_heads": 4, "head_dim": 8, "vocab_size": 9}, 2, 3),
+                "All in fp32; what the batch makes grows with rows times length.",
+            ),
+        ),
+    ),
+    Exercise(
+        "5.9",
+        "as few bytes as you can",
+        lean_settings,
+        level="stretch",
+        difficulty=3,
+        importance=3,
+        minutes=20,
+        hints=(
+            "Where is the peak of the step as it is? Which trick of the lesson acts there?",
+            "Split the rows into micro-batches until one is as small as it gets, and keep a layer's input in place of "
+            "all that it computes. Then look whether the optimizer's temporaries can be smaller.",
+        ),
+        lesson="What each trick buys",
+        cases=(
+            Case(
+                "4 rows a step",
+                (4,),
+                f"The measured peak may be {LEANEST} times 16 bytes a parameter; two tricks of the lesson together get there.",
+                compare=_lean_problem,
+                mistakes=(
+                    Mistake(
+                        lambda got: bool(got.keys() - _LEAN.keys()),
+                        "Only per_device_train_batch_size, gradient_accumulation_steps, gradient_checkpointing and "
+                        "optim may be set: the rest of the run stays as it is.",
+                    ),
+                    Mistake(
+                        lambda got: "adamw" not in got.get("optim", "adamw") or "8bit" in got.get("optim", ""),
+                        "Another optimizer trains another model: AdamW in fp32 stays.",
+                    ),
+                    Mistake(
+                        lambda got: (
+                            got.get("per_device_train_batch_size", 1) * got.get("gradient_accumulation_steps", 1)
+                            != 4
+                        ),
+                        "The step must see all its rows: batch size times accumulation.",
+                    ),
+                    Mistake(
+                        lambda got: not got.get("gradient_checkpointing"),
+                        "Each layer still keeps all that it computed: checkpointing keeps its input alone.",
+                    ),
+                    Mistake(
+                        lambda got: got.get("per_device_train_batch_size", 1) > 1,
+                        "Several rows are in memory at once: make the micro-batch smaller.",
+                    ),
+                ),
+            ),
+            Case(
+                "6 rows a step",
+                (6,),
+                "The same for any number of rows: batch size times accumulation are `rows`.",
+                compare=_lean_problem,
             ),
         ),
     ),

@@ -2,8 +2,13 @@
 
 import copy
 import itertools
+import json
 import math
+import pickle
+import tempfile
+from pathlib import Path
 
+import numpy as np
 import torch
 from onegpu.exercises.answers import Answers
 
@@ -842,3 +847,266 @@ ANSWERS.statements(
         "an empty share is one": without_empty,
     },
 )
+
+# 8.10 -----------------------------------------------------------------------------------------------------------------
+
+TEXTS = "seven texts, 3 actors"
+
+
+def counted(batch, tokenizer):
+    return batch | {"tokens": np.array([len(tokenizer(text)) for text in batch["text"]])}
+
+
+def stage_of(make_tokenizer, change=counted):
+    class Stage:
+        def __init__(self):
+            self.tokenizer = make_tokenizer()
+
+        def __call__(self, batch):
+            return change(batch, self.tokenizer)
+
+    return Stage
+
+
+@wrong("8.10", "rows in place of a data set", case=TEXTS, says="Return the data set")
+def rows_of_it(dataset, make_tokenizer, actors):
+    return dataset.map_batches(stage_of(make_tokenizer), concurrency=actors).rows
+
+
+@wrong("8.10", "a tokenizer a batch", case=TEXTS, says="for every batch")
+def made_each_time(dataset, make_tokenizer, actors):
+    class Stage:
+        def __call__(self, batch):
+            return counted(batch, make_tokenizer())
+
+    return dataset.map_batches(Stage, concurrency=actors)
+
+
+@wrong("8.10", "tasks", case=TEXTS, says="Tasks, no actors")
+def as_tasks(dataset, make_tokenizer, actors):
+    tokenizer = make_tokenizer()
+    return dataset.map_batches(lambda batch: counted(batch, tokenizer), concurrency=actors)
+
+
+@wrong("8.10", "made by the driver", case=TEXTS, says="travels to the actors")
+def made_here(dataset, make_tokenizer, actors):
+    tokenizer = make_tokenizer()
+    return dataset.map_batches(stage_of(lambda: tokenizer), concurrency=actors)
+
+
+@wrong("8.10", "one actor", case=TEXTS, says="concurrency says how many")
+def one_stage(dataset, make_tokenizer, actors):
+    return dataset.map_batches(stage_of(make_tokenizer))
+
+
+@wrong("8.10", "the column alone", case=TEXTS, says="one column more")
+def column_alone(dataset, make_tokenizer, actors):
+    only = stage_of(make_tokenizer, lambda batch, t: {"tokens": counted(batch, t)["tokens"]})
+    return dataset.map_batches(only, concurrency=actors)
+
+
+@wrong("8.10", "characters", case=TEXTS, says="These are characters")
+def characters(dataset, make_tokenizer, actors):
+    stage = stage_of(make_tokenizer, lambda batch, _: batch | {"tokens": [len(t) for t in batch["text"]]})
+    return dataset.map_batches(stage, concurrency=actors)
+
+
+@wrong("8.10", "the sum of a batch", case=TEXTS, says="not the sum of its batch")
+def batch_sums(dataset, make_tokenizer, actors):
+    def change(batch, tokenizer):
+        found = counted(batch, tokenizer)
+        return found | {"tokens": np.full_like(found["tokens"], found["tokens"].sum())}
+
+    return dataset.map_batches(stage_of(make_tokenizer, change), concurrency=actors)
+
+
+@wrong("8.10", "other columns left out", case="an empty text, and another column", says="other columns stay")
+def text_and_tokens(dataset, make_tokenizer, actors):
+    def change(batch, tokenizer):
+        return {"text": batch["text"], "tokens": counted(batch, tokenizer)["tokens"]}
+
+    return dataset.map_batches(stage_of(make_tokenizer, change), concurrency=actors)
+
+
+@right("8.10", "the maker as an argument")
+def maker_as_argument(dataset, make_tokenizer, actors):
+    class Counts:
+        def __init__(self, make):
+            self.tokenizer = make()
+
+        def __call__(self, batch):
+            return counted(batch, self.tokenizer)
+
+    return dataset.map_batches(Counts, fn_constructor_args=(make_tokenizer,), concurrency=actors)
+
+
+@right("8.10", "a list for the column")
+def a_list(dataset, make_tokenizer, actors):
+    stage = stage_of(make_tokenizer, lambda b, t: {**b, "tokens": [len(t(text)) for text in b["text"]]})
+    return dataset.map_batches(stage, concurrency=actors, batch_size=4)
+
+
+@right("8.10", "a fixed pool")
+def a_pool(dataset, make_tokenizer, actors):
+    return dataset.map_batches(stage_of(make_tokenizer), concurrency=(actors, actors), num_cpus=0.5)
+
+
+ANSWERS.statements(
+    "8.10",
+    {
+        "a data set": rows_of_it,
+        "each actor makes its tokenizer once": made_each_time,
+        "in actors": as_tasks,
+        "of its own": made_here,
+        "as many as asked": one_stage,
+        "one column more": column_alone,
+        "tokens": characters,
+        "of each text": batch_sums,
+        "other columns stay": text_and_tokens,
+    },
+)
+ANSWERS.equivalent(
+    "8.10",
+    "how often Ray starts a dead actor anew changes no row",
+    "0 -> 1",
+    "0 -> -1",
+    "dataset.map_batches(Stage, concurrency=actors, max_restarts=0) -> "
+    "dataset.map_batches(Stage, concurrency=actors)",
+)
+ANSWERS.equivalent("8.10", "a column may be a list", "np.array(counts) -> counts")
+
+# 8.11 -----------------------------------------------------------------------------------------------------------------
+
+KILLED = "ten steps, saved every three, killed before step 7"
+
+
+def loop_of(
+    at_start=True,
+    ranks=(0,),
+    done=lambda step: step + 1,
+    keeps_state=True,
+    reports=lambda rank, saving: True,
+    time_to_save=lambda step, steps, every: (step + 1) % every == 0 or step + 1 == steps,
+):
+    def loop(train, step_once, steps, save_every):
+        state, first = None, 0
+        checkpoint = train.get_checkpoint()
+        if checkpoint is not None and at_start:
+            with checkpoint.as_directory() as folder:
+                state, first = pickle.loads((Path(folder) / "run.pkl").read_bytes())
+        rank = train.get_context().get_world_rank()
+        for step in range(first, steps):
+            state = step_once(state, step)
+            with tempfile.TemporaryDirectory() as folder:
+                saving, kept = time_to_save(step, steps, save_every), None
+                if saving and rank in ranks:
+                    content = pickle.dumps((state if keeps_state else None, done(step)))
+                    (Path(folder) / "run.pkl").write_bytes(content)
+                    kept = train.Checkpoint.from_directory(folder)
+                if reports(rank, saving):
+                    train.report({"step": step + 1}, checkpoint=kept)
+
+    return loop
+
+
+@wrong("8.11", "begins at 0 again", case=KILLED, says="begins at step 0")
+def begins_anew(train, step_once, steps, save_every):
+    loop_of(at_start=False)(train, step_once, steps, save_every)
+
+
+@wrong("8.11", "every rank saves", case=KILLED, says="Only rank 0 should")
+def all_save(train, step_once, steps, save_every):
+    loop_of(ranks=(0, 1))(train, step_once, steps, save_every)
+
+
+@wrong("8.11", "the step, not how many", case=KILLED, says="is done twice")
+def one_too_few(train, step_once, steps, save_every):
+    loop_of(done=lambda step: step)(train, step_once, steps, save_every)
+
+
+@wrong("8.11", "one too many", case=KILLED, says="was left out")
+def skips_one(train, step_once, steps, save_every):
+    loop_of(done=lambda step: step + 2)(train, step_once, steps, save_every)
+
+
+@wrong("8.11", "the state is lost", case=KILLED, says="began anew")
+def loses_state(train, step_once, steps, save_every):
+    loop_of(keeps_state=False)(train, step_once, steps, save_every)
+
+
+@wrong("8.11", "only rank 0 reports", case=KILLED, says="Rank 1 never reports")
+def rank_0_reports(train, step_once, steps, save_every):
+    loop_of(reports=lambda rank, _: rank == 0)(train, step_once, steps, save_every)
+
+
+@wrong("8.11", "reports with a checkpoint only", case=KILLED, says="no report between")
+def reports_when_saving(train, step_once, steps, save_every):
+    loop_of(reports=lambda rank, saving: saving)(train, step_once, steps, save_every)
+
+
+@wrong("8.11", "saves each step", case=KILLED, says="saves too often")
+def saves_always(train, step_once, steps, save_every):
+    loop_of(time_to_save=lambda *_: True)(train, step_once, steps, save_every)
+
+
+@wrong("8.11", "the end isn't saved", case=KILLED, says="The last steps aren't saved")
+def end_unsaved(train, step_once, steps, save_every):
+    loop_of(time_to_save=lambda step, steps, every: (step + 1) % every == 0)(
+        train, step_once, steps, save_every
+    )
+
+
+@right("8.11", "with pickle")
+def with_pickle(train, step_once, steps, save_every):
+    loop_of()(train, step_once, steps, save_every)
+
+
+@right("8.11", "with torch.save")
+def saved_by_torch(train, step_once, steps, save_every):
+    held = {"state": None, "step": 0}
+    if train.get_checkpoint():
+        with train.get_checkpoint().as_directory() as folder:
+            held = torch.load(f"{folder}/held.pt")
+    while held["step"] < steps:
+        held = {"state": step_once(held["state"], held["step"]), "step": held["step"] + 1}
+        if train.get_context().get_world_rank() or (held["step"] % save_every and held["step"] < steps):
+            train.report({"step": held["step"]})
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            torch.save(held, f"{folder}/held.pt")
+            train.report({"step": held["step"]}, checkpoint=train.Checkpoint.from_directory(folder))
+
+
+@right("8.11", "two files, steps counted from 1")
+def two_files(train, step_once, steps, save_every):
+    state, done = None, 0
+    checkpoint = train.get_checkpoint()
+    if checkpoint:
+        folder = Path(checkpoint.to_directory())
+        state, done = json.loads((folder / "state").read_text()), int((folder / "done").read_text())
+    for number in range(done + 1, steps + 1):
+        state = step_once(state, number - 1)
+        kept = None
+        if train.get_context().get_world_rank() == 0 and (number % save_every == 0 or number == steps):
+            folder = Path(tempfile.mkdtemp())
+            (folder / "state").write_text(json.dumps(state))
+            (folder / "done").write_text(str(number))
+            kept = train.Checkpoint.from_directory(folder)
+        train.report({"step": number}, checkpoint=kept)
+
+
+ANSWERS.statements(
+    "8.11",
+    {
+        "from the newest checkpoint on": begins_anew,
+        "rank 0 saves": all_save,
+        "no step twice": one_too_few,
+        "no step left out": skips_one,
+        "the state is saved": loses_state,
+        "every worker reports": rank_0_reports,
+        "after every step": reports_when_saving,
+        "every save_every steps": saves_always,
+        "and at the end": end_unsaved,
+    },
+)
+ANSWERS.equivalent("8.11", "a checkpoint is true", "checkpoint is not None -> checkpoint")

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import random
 
 import numpy as np
 import pyarrow.compute as pc
@@ -600,5 +601,190 @@ ANSWERS.statements(
         "after a whole step": int_at_the_end,
         "never below 0": margin,
         "no rows, no step": at_least_one_step,
+    },
+)
+
+# 6.8 ------------------------------------------------------------------------------------------------------------------
+
+FROZEN = "frozen weights"
+
+
+@wrong("6.8", "the guess alone", case=FROZEN, says="Two numbers")
+def guess_alone(weights, tokens, rate, frozen, probe):
+    return (4 if frozen else 6) * weights * tokens / rate
+
+
+@wrong("6.8", "always 6", case=FROZEN, says="4 operations for each")
+def six_always(weights, tokens, rate, frozen, probe):
+    guessed = 6 * weights * tokens / rate
+    return guessed, probe[1] * tokens / probe[0]
+
+
+@wrong("6.8", "always 4", case="all weights", says="6 operations for each")
+def four_always(weights, tokens, rate, frozen, probe):
+    return 4 * weights * tokens / rate, probe[1] * 4 * tokens / (6 * probe[0])
+
+
+@wrong("6.8", "seconds a token of the step", case=FROZEN, says="6 operations each")
+def step_is_frozen(weights, tokens, rate, frozen, probe):
+    return (4 if frozen else 6) * weights * tokens / rate, probe[1] * tokens / probe[0]
+
+
+@wrong("6.8", "corrected the wrong way", case=FROZEN, says="wrong way round")
+def turned_correction(weights, tokens, rate, frozen, probe):
+    guessed = (4 if frozen else 6) * weights * tokens / rate
+    return guessed, guessed * (6 * weights * probe[0] / rate) / probe[1]
+
+
+@wrong("6.8", "not corrected", case=FROZEN, says="Nothing is corrected")
+def uncorrected(weights, tokens, rate, frozen, probe):
+    guessed = (4 if frozen else 6) * weights * tokens / rate
+    return guessed, guessed
+
+
+@wrong("6.8", "operations", case=FROZEN, says="Those are operations")
+def operations(weights, tokens, rate, frozen, probe):
+    return float((4 if frozen else 6) * weights * tokens), 48.0
+
+
+@wrong("6.8", "turned round", case=FROZEN, says="First the guess")
+def corrected_first(weights, tokens, rate, frozen, probe):
+    each = 4 if frozen else 6
+    return probe[1] * each * tokens / (6 * probe[0]), each * weights * tokens / rate
+
+
+@right("6.8", "by proportion")
+def by_proportion(weights, tokens, rate, frozen, probe):
+    each = 4 if frozen else 6
+    return each * weights * tokens / rate, probe[1] * each * tokens / (6 * probe[0])
+
+
+@right("6.8", "with a corrected rate")
+def corrected_rate(weights, tokens, rate, frozen, probe):
+    work = (4 if frozen else 6) * weights * tokens
+    reached = 6 * weights * probe[0] / probe[1]
+    return work / rate, work / reached
+
+
+@right("6.8", "if by if")
+def seconds_by_if(weights, tokens, rate, frozen, probe):
+    work = 2 * weights * tokens + 2 * weights * tokens
+    if not frozen:
+        work += 2 * weights * tokens
+    slower = probe[1] / (weights * probe[0] * 6 / rate)
+    return work / rate, work / rate * slower
+
+
+ANSWERS.statements(
+    "6.8",
+    {
+        "guessed and corrected": guess_alone,
+        "frozen weights": six_always,
+        "all weights": four_always,
+        "the probe trained all weights": step_is_frozen,
+        "corrected by the measured step": turned_correction,
+        "corrected": uncorrected,
+        "seconds": operations,
+        "in this order": corrected_first,
+    },
+)
+
+# 6.9 ------------------------------------------------------------------------------------------------------------------
+
+CHATS = "240 chats, batches of 8"
+
+
+def cut(rows, size):
+    return [rows[i : i + size] for i in range(0, len(rows), size)]
+
+
+def short_to_long(lengths, seed=None):
+    rows = list(range(len(lengths)))
+    if seed is not None:
+        random.Random(seed).shuffle(rows)
+    return sorted(rows, key=lambda row: lengths[row])
+
+
+def in_any_order(batches, seed):
+    random.Random(seed).shuffle(batches)
+    return batches
+
+
+@wrong("6.9", "shuffled only", case=CHATS, says="very different lengths")
+def only_shuffled(lengths, batch_size, seed):
+    return cut(in_any_order(list(range(len(lengths))), seed), batch_size)
+
+
+@wrong("6.9", "sorted only", case=CHATS, says="short rows first")
+def only_sorted(lengths, batch_size, seed):
+    return cut(short_to_long(lengths), batch_size)
+
+
+@wrong("6.9", "batches shuffled, rows not", case=CHATS, says="share a batch in every epoch")
+def same_neighbours(lengths, batch_size, seed):
+    return in_any_order(cut(short_to_long(lengths), batch_size), seed)
+
+
+@wrong("6.9", "one row a batch", case=CHATS, says="Too many batches")
+def one_row_each(lengths, batch_size, seed):
+    return in_any_order(cut(short_to_long(lengths, seed), 1), seed)
+
+
+@wrong("6.9", "no seed", case=CHATS, says="couldn't be repeated")
+def without_seed(lengths, batch_size, seed):
+    return in_any_order(cut(short_to_long(lengths, random.random()), batch_size), random.random())
+
+
+@wrong("6.9", "drops the longest", case=CHATS, says="missing, or there twice")
+def drops_long(lengths, batch_size, seed):
+    return in_any_order(cut(short_to_long(lengths, seed)[:-3], batch_size), seed)
+
+
+@wrong("6.9", "larger batches", case=CHATS, says="more rows than batch_size")
+def larger(lengths, batch_size, seed):
+    return in_any_order(cut(short_to_long(lengths, seed), 2 * batch_size), seed)
+
+
+@wrong("6.9", "drops the short batch", case="a last batch that isn't full", says="11 rows fill 4")
+def drops_short(lengths, batch_size, seed):
+    batches = cut(short_to_long(lengths, seed), batch_size)
+    return in_any_order([b for b in batches if len(b) == batch_size], seed)
+
+
+@right("6.9", "numpy")
+def batches_by_numpy(lengths, batch_size, seed):
+    rng = np.random.default_rng(seed)
+    rows = rng.permutation(len(lengths))
+    rows = rows[np.argsort(np.asarray(lengths)[rows], kind="stable")].tolist()
+    batches = cut(rows, batch_size)
+    return [batches[i] for i in rng.permutation(len(batches))]
+
+
+@right("6.9", "a little noise on the lengths")
+def with_noise(lengths, batch_size, seed):
+    chance = random.Random(seed)
+    noisy = [length * chance.uniform(0.97, 1.03) for length in lengths]
+    return in_any_order(cut(short_to_long(noisy), batch_size), seed)
+
+
+@right("6.9", "sorted with a random second key")
+def second_key(lengths, batch_size, seed):
+    chance = random.Random(seed)
+    keyed = sorted((length, chance.random(), row) for row, length in enumerate(lengths))
+    batches = cut([row for *_, row in keyed], batch_size)
+    return chance.sample(batches, len(batches))
+
+
+ANSWERS.statements(
+    "6.9",
+    {
+        "little padding": only_shuffled,
+        "the order isn't that of the lengths": only_sorted,
+        "so do the neighbours": same_neighbours,
+        "as few batches as they fill": one_row_each,
+        "the same seed, the same batches": without_seed,
+        "every row": drops_long,
+        "at most batch_size": larger,
+        "the last batch may be short": drops_short,
     },
 )

@@ -763,12 +763,15 @@ EXERCISES = (
                         "optim may be set: the rest of the run stays as it is.",
                     ),
                     Mistake(
-                        lambda got: "adamw" not in got.get("optim", "adamw") or "8bit" in got.get("optim", ""),
+                        lambda got: (
+                            "adamw" not in got.get("optim", "adamw") or "8bit" in got.get("optim", "")
+                        ),
                         "Another optimizer trains another model: AdamW in fp32 stays.",
                     ),
                     Mistake(
                         lambda got: (
-                            got.get("per_device_train_batch_size", 1) * got.get("gradient_accumulation_steps", 1)
+                            got.get("per_device_train_batch_size", 1)
+                            * got.get("gradient_accumulation_steps", 1)
                             != 4
                         ),
                         "The step must see all its rows: batch size times accumulation.",

@@ -1,13 +1,18 @@
-"""Exercises of lab 08: a loader, an optimizer, shares, steps, a meter, and Ray itself: tasks asked together, an actor."""
+"""Exercises of lab 08: a loader, an optimizer, shares, steps, a meter, and Ray itself: tasks, actors, a stage, a loop."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import json
 import math
 import pickle
-from collections.abc import Callable, Iterable, Sequence
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from onegpu.exercises.exercise import Case, Exercise, Mistake
@@ -80,6 +85,40 @@ def running_total(ray: Any, shares: Sequence[Sequence[float]], workers: int) -> 
         actors[i % workers].add.remote(share)
     found = ray.get([actor.read.remote() for actor in actors])
     return sum(total for total, _ in found), [calls for _, calls in found]
+
+
+def tokens_column(
+    dataset: Any, make_tokenizer: Callable[[], Callable[[str], Sequence[int]]], actors: int
+) -> Any:
+    """Return a Ray data set with the column "tokens": how many each "text" has; each actor makes its tokenizer once."""
+
+    class Stage:
+        def __init__(self) -> None:
+            self.tokenizer = make_tokenizer()
+
+        def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+            batch["tokens"] = np.array([len(self.tokenizer(text)) for text in batch["text"]])
+            return batch
+
+    return dataset.map_batches(Stage, concurrency=actors, max_restarts=0)
+
+
+def resumable_loop(train: Any, step_once: Callable[[Any, int], Any], steps: int, save_every: int) -> None:
+    """Train as a worker of Ray Train, from the newest checkpoint on; rank 0 saves."""
+    state, done = None, 0
+    checkpoint = train.get_checkpoint()
+    if checkpoint is not None:
+        with checkpoint.as_directory() as folder:
+            state, done = json.loads((Path(folder) / "state.json").read_text())
+    saves = train.get_context().get_world_rank() == 0
+    for step in range(done, steps):
+        state = step_once(state, step)
+        kept = None
+        with tempfile.TemporaryDirectory() as folder:
+            if saves and ((step + 1) % save_every == 0 or step + 1 == steps):
+                (Path(folder) / "state.json").write_text(json.dumps([state, step + 1]))
+                kept = train.Checkpoint.from_directory(folder)
+            train.report({"step": step + 1}, checkpoint=kept)
 
 
 # How the answers are called -------------------------------------------------------------------------------------------
@@ -195,6 +234,196 @@ def _total_with_notes(
         1, max(0, noted["waited before all were asked"] - workers + 1)
     )
     return noted
+
+
+class RowsHere:
+    """A Ray data set in this process: ``map_batches`` in batches of two rows, with a note of its actors."""
+
+    def __init__(self, rows: Sequence[Mapping[str, Any]], actors: int = 0) -> None:
+        self.rows, self.actors = list(rows), actors
+
+    def __repr__(self) -> str:
+        return f"a data set of {len(self.rows)} rows"
+
+    def map_batches(
+        self,
+        stage: Any,
+        *,
+        batch_size: int | None = 2,
+        concurrency: Any = None,
+        compute: Any = None,
+        fn_constructor_args: Sequence[Any] = (),
+        fn_constructor_kwargs: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> RowsHere:
+        """Run a function, or ``concurrency`` actors of a class, over the batches."""
+        count = concurrency if concurrency is not None else getattr(compute, "size", None) or 1
+        count = count[0] if isinstance(count, tuple) else count
+        is_class = isinstance(stage, type)
+        make = functools.partial(stage, *fn_constructor_args, **(fn_constructor_kwargs or {}))
+        stages = [make() for _ in range(count)] if is_class else [stage]
+        size, rows = batch_size or len(self.rows), []
+        for number, start in enumerate(range(0, len(self.rows), size)):
+            part = self.rows[start : start + size]
+            batch = {name: np.array([row[name] for row in part]) for name in part[0]}
+            columns = stages[number % len(stages)](batch)
+            for values in zip(*columns.values(), strict=True):
+                plain = (value.item() if hasattr(value, "item") else value for value in values)
+                rows.append(dict(zip(columns, plain, strict=True)))
+        return RowsHere(rows, count if is_class else 0)
+
+
+class TokenizersHere:
+    """Makes tokenizers that split at spaces, and counts them."""
+
+    def __init__(self) -> None:
+        self.made = 0
+
+    def __repr__(self) -> str:
+        return "make_tokenizer"
+
+    def __call__(self) -> Callable[[str], list[int]]:
+        self.made += 1
+        return lambda text: [len(word) for word in text.split()]
+
+
+def _stage_with_notes(
+    function: Callable[..., Any], dataset: RowsHere, make_tokenizer: TokenizersHere, actors: int
+) -> Any:
+    """Call; return the rows, how many actors ran and how many tokenizers were made."""
+    got = function(dataset, make_tokenizer, actors)
+    if not isinstance(got, RowsHere):
+        return got
+    return {"rows": got.rows, "actors": got.actors, "tokenizers": make_tokenizer.made}
+
+
+class _Killed(BaseException):
+    """The worker is gone."""
+
+
+class _CheckpointHere:
+    """The files of a folder, as Ray keeps them when the worker is gone."""
+
+    def __init__(self, files: Mapping[str, bytes]) -> None:
+        self._files = files
+
+    @classmethod
+    def from_directory(cls, folder: str | Path) -> _CheckpointHere:
+        """Take what is in the folder now."""
+        return cls({path.name: path.read_bytes() for path in Path(folder).iterdir() if path.is_file()})
+
+    @contextlib.contextmanager
+    def as_directory(self) -> Iterator[str]:
+        """Lay the files out for as long as the block lasts."""
+        with tempfile.TemporaryDirectory() as folder:
+            yield self.to_directory(folder)
+
+    def to_directory(self, folder: str | Path | None = None) -> str:
+        """Lay the files out in a folder."""
+        folder = folder or tempfile.mkdtemp()
+        for name, content in self._files.items():
+            (Path(folder) / name).write_bytes(content)
+        return str(folder)
+
+
+class TrainHere:
+    """What a worker sees of the module ``ray.train``; ``dies_before`` is the step that it doesn't live to see."""
+
+    Checkpoint = _CheckpointHere
+
+    def __init__(
+        self, dies_before: int = -1, rank: int = 0, checkpoint: _CheckpointHere | None = None
+    ) -> None:
+        self.dies_before, self.rank, self.checkpoint = dies_before, rank, checkpoint
+        self.ran: list[int] = []
+        self.reports: list[int] = []
+        self.saved: list[int] = []
+        self.state: Any = None
+
+    def __repr__(self) -> str:
+        return "ray.train"
+
+    def get_checkpoint(self) -> _CheckpointHere | None:
+        """Return the newest checkpoint of an earlier start, or None."""
+        return self.checkpoint
+
+    def get_context(self) -> TrainHere:
+        """Return who this worker is."""
+        return self
+
+    def get_world_rank(self) -> int:
+        """Return this worker's number."""
+        return self.rank
+
+    def report(self, metrics: Mapping[str, Any], checkpoint: _CheckpointHere | None = None) -> None:
+        """Note a report, and its checkpoint."""
+        self.reports.append(metrics["step"])
+        if checkpoint is not None:
+            self.checkpoint = checkpoint
+            self.saved.append(metrics["step"])
+
+    def live(self, function: Callable[..., Any], step_once: Callable[[Any, int], Any], *rest: Any) -> Any:
+        """Run a worker's loop until its end or its death; return what it returns."""
+
+        def watched(state: Any, step: int) -> Any:
+            if step == self.dies_before:
+                raise _Killed
+            self.ran.append(step)
+            self.state = step_once(state, step)
+            return self.state
+
+        with contextlib.suppress(_Killed):
+            return function(self, watched, *rest)
+        return None
+
+
+def _two_starts(
+    function: Callable[..., Any], train: TrainHere, step_once: Callable[[Any, int], Any], *rest: Any
+) -> Any:
+    """Run two workers until they die, then two new ones from what rank 0 had saved."""
+    dies, found = train.dies_before, {}
+    first = [TrainHere(dies, rank) for rank in (0, 1)]
+    for worker in first:
+        if (returned := worker.live(function, step_once, *rest)) is not None:
+            return returned
+    again = [TrainHere(-1, rank, first[0].checkpoint) for rank in (0, 1)] if dies >= 0 else []
+    for worker in again:
+        worker.live(function, step_once, *rest)
+    for rank in (0, 1):
+        lives = [group[rank] for group in (first, again) if group]
+        found[f"rank {rank}"] = {
+            "steps": [life.ran for life in lives],
+            "reports": [life.reports for life in lives],
+            "saved": [step for life in lives for step in life.saved],
+            "state": lives[-1].state,
+        }
+    return found
+
+
+def fold(state: int | None, step: int) -> int:
+    """A step whose result depends on every step before it."""
+    return 3 * (state or 0) + step + 1
+
+
+def fold_to(steps: int) -> int:
+    """Return the state after so many steps.
+
+    Examples
+    --------
+    >>> [fold_to(n) for n in (1, 2, 3)]
+    [1, 5, 18]
+    """
+    return functools.reduce(fold, range(steps), 0)
+
+
+def _starts(*lives: Sequence[int], saved: Sequence[int]) -> dict[str, Any]:
+    """What two workers should have done: the steps of each start, and what rank 0 saved."""
+    both = {
+        "steps": [list(life) for life in lives],
+        "reports": [[step + 1 for step in life] for life in lives],
+        "state": fold_to(lives[-1][-1] + 1),
+    }
+    return {"rank 0": both | {"saved": list(saved)}, "rank 1": both | {"saved": []}}
 
 
 def _stuck(got: Any) -> bool:
@@ -760,6 +989,161 @@ EXERCISES = (
                     "asked": {"task": 0, "actor": 3},
                     "waited before all were asked": 0,
                 },
+            ),
+        ),
+    ),
+    Exercise(
+        "8.10",
+        "A stage with a memory",
+        tokens_column,
+        level="core",
+        difficulty=3,
+        importance=4,
+        minutes=15,
+        hints=(
+            "What happens once an actor, and what once a batch? Python has a method for each.",
+            "A class: __init__ calls make_tokenizer and keeps it, __call__ takes a batch, puts one list of counts beside the "
+            "texts and returns the batch. Hand the class itself to map_batches, with concurrency.",
+        ),
+        lesson="Is it the data?",
+        run=_stage_with_notes,
+        cases=(
+            Case(
+                "seven texts, 3 actors",
+                lambda: (
+                    RowsHere({"text": text} for text in ("a bb", "c", "d e f", "gg", "h i", "jj k l m", "n")),
+                    TokenizersHere(),
+                    3,
+                ),
+                "Three actors with a tokenizer each, and every text's number of tokens beside it.",
+                expected={
+                    "rows": [
+                        {"text": text, "tokens": len(text.split())}
+                        for text in ("a bb", "c", "d e f", "gg", "h i", "jj k l m", "n")
+                    ],
+                    "actors": 3,
+                    "tokenizers": 3,
+                },
+                mistakes=(
+                    Mistake(
+                        lambda got: isinstance(got, list),
+                        "These are rows. Return the data set that map_batches gives: nothing has to be read yet.",
+                    ),
+                    Mistake(
+                        lambda got: got["tokenizers"] > 3,
+                        "A tokenizer is made for every batch. Make it in the actor's __init__, which runs once.",
+                    ),
+                    Mistake(
+                        lambda got: got["actors"] == 0,
+                        "Tasks, no actors: the one tokenizer was made here and would have to travel to them. Hand over a class "
+                        "that makes its own.",
+                    ),
+                    Mistake(
+                        lambda got: got["tokenizers"] == 1 and got["actors"] == 3,
+                        "The tokenizer was made here and travels to the actors; a large one shouldn't. Make it in __init__.",
+                    ),
+                    Mistake(
+                        lambda got: got["actors"] == 1,
+                        "One actor: concurrency says how many.",
+                    ),
+                    Mistake(
+                        lambda got: "text" not in got["rows"][0],
+                        "The texts are gone: return the batch with one column more.",
+                    ),
+                    Mistake(
+                        lambda got: got["rows"][0].get("tokens") == 4,
+                        "These are characters: hand each text to the tokenizer, and count what it returns.",
+                    ),
+                    Mistake(
+                        lambda got: got["rows"][0].get("tokens") == 3,
+                        "Each text has a number of its own, not the sum of its batch.",
+                    ),
+                ),
+            ),
+            Case(
+                "an empty text, and another column",
+                lambda: (RowsHere([{"n": 4, "text": ""}, {"n": 5, "text": "up up"}]), TokenizersHere(), 1),
+                "An empty text has 0 tokens; other columns stay.",
+                expected={
+                    "rows": [{"n": 4, "text": "", "tokens": 0}, {"n": 5, "text": "up up", "tokens": 2}],
+                    "actors": 1,
+                    "tokenizers": 1,
+                },
+            ),
+        ),
+    ),
+    Exercise(
+        "8.11",
+        "A worker that may be killed",
+        resumable_loop,
+        level="stretch",
+        difficulty=4,
+        importance=5,
+        minutes=30,
+        hints=(
+            "What does a new worker have to know to go on as if nothing had happened? Who tells it?",
+            "Before the loop: get_checkpoint; if there is one, read state and number of steps from its folder. In the loop: a "
+            "step; then, on rank 0 and only when it is time, write both to a file in a new folder and make a checkpoint of it; "
+            "then report, always, with the checkpoint or None.",
+        ),
+        lesson="Where this goes wrong",
+        run=_two_starts,
+        cases=(
+            Case(
+                "ten steps, saved every three, killed before step 7",
+                lambda: (TrainHere(dies_before=7), functools.partial(fold), 10, 3),
+                "Steps 0 to 6, then 6 to 9 from the checkpoint of six steps. Rank 0 saves after 3, 6, 9 and 10.",
+                expected=_starts(range(7), range(6, 10), saved=[3, 6, 9, 10]),
+                mistakes=(
+                    Mistake(
+                        lambda got: got["rank 0"]["steps"][1][0] == 0,
+                        "The second start begins at step 0: ask get_checkpoint before the loop.",
+                    ),
+                    Mistake(
+                        lambda got: got["rank 1"]["saved"] != [],
+                        "Every worker saves the same. Only rank 0 should; the others report without a checkpoint.",
+                    ),
+                    Mistake(
+                        lambda got: len(got["rank 0"]["saved"]) > 8,
+                        "It saves too often: after save_every steps, and after the last one.",
+                    ),
+                    Mistake(
+                        lambda got: got["rank 0"]["steps"][1][0] == 5,
+                        "A step that was done is done twice: save the number of steps that are done, step + 1.",
+                    ),
+                    Mistake(
+                        lambda got: got["rank 0"]["steps"][1][0] == 7,
+                        "A step was left out: what is saved must be the steps that are in the state.",
+                    ),
+                    Mistake(
+                        lambda got: got["rank 1"]["reports"] == [[], []],
+                        "Rank 1 never reports. Ray waits for a report of every worker, so all must call it each time.",
+                    ),
+                    Mistake(
+                        lambda got: got["rank 0"]["reports"][0] == [3, 6],
+                        "There is no report between two checkpoints: report every step, the checkpoint may be None.",
+                    ),
+                    Mistake(
+                        lambda got: got["rank 0"]["saved"][-1] == 9,
+                        "The last steps aren't saved: the end of a run is a time to save, too.",
+                    ),
+                    Mistake(
+                        lambda got: got["rank 0"]["state"] < fold_to(10),
+                        "The steps are right and the state isn't: it began anew. Save and read it along.",
+                    ),
+                ),
+            ),
+            Case(
+                "killed before the first checkpoint",
+                lambda: (TrainHere(dies_before=1), functools.partial(fold), 6, 4),
+                "There is nothing to go on from: get_checkpoint gives None, and the run begins at 0.",
+                expected=_starts(range(1), range(6), saved=[4, 6]),
+            ),
+            Case(
+                "nobody dies",
+                lambda: (TrainHere(), functools.partial(fold), 4, 2),
+                "The last step is one to save anyway: once is enough.",
+                expected=_starts(range(4), saved=[2, 4]),
             ),
         ),
     ),

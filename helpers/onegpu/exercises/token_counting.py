@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import random
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -57,6 +58,72 @@ def optimizer_steps(rows: int, batch_size: int, accumulation: int, world_size: i
         world_size=world_size,
         num_train_epochs=epochs,
     ).padded_steps
+
+
+def run_seconds(
+    weights: int, tokens: int, rate: float, frozen: bool, probe: tuple[int, float]
+) -> tuple[float, float]:
+    """Return the seconds of a run, guessed from operations and corrected by a measured step of all weights."""
+    each = 4 if frozen else 6
+    guessed = each * weights * tokens / rate
+    probe_tokens, seconds = probe
+    return guessed, guessed * seconds / (6 * weights * probe_tokens / rate)
+
+
+def my_batches(lengths: Sequence[int], batch_size: int, seed: int) -> list[list[int]]:
+    """Cut row numbers into batches of similar lengths, in an order and with neighbours of the seed's."""
+    chance = random.Random(seed)
+    rows = list(range(len(lengths)))
+    chance.shuffle(rows)
+    rows.sort(key=lambda row: lengths[row])
+    batches = [rows[i : i + batch_size] for i in range(0, len(rows), batch_size)]
+    chance.shuffle(batches)
+    return batches
+
+
+MOST_PADDING = 0.2
+"""Share of padding at most in exercise 6.9."""
+
+
+def long_tailed(rows: int) -> list[int]:
+    """Lengths of made-up chats: many short, a few long."""
+    return (np.random.default_rng(0).lognormal(4, 0.8, rows).astype(int) + 1).tolist()
+
+
+def _played(function: Callable[..., Any], lengths: list[int], batch_size: int, seed: int) -> Any:
+    """Make batches with a seed, again with it, and with the next one; say what is in them."""
+    first, again, other = (function(list(lengths), batch_size, n) for n in (seed, seed, seed + 1))
+    if not isinstance(first, list) or not all(isinstance(batch, list) for batch in first):
+        return first
+    computed = [max(lengths[row] for row in batch) * len(batch) for batch in first]
+    together = lambda batches: sorted(sorted(batch) for batch in batches)  # noqa: E731
+    longest = [max(lengths[row] for row in batch) for batch in first]
+    real = sum(lengths[row] for batch in first for row in batch)
+    return {
+        "rows": sorted(row for batch in first for row in batch) == list(range(len(lengths))),
+        "batches": len(first),
+        "largest": max(map(len, first), default=0),
+        "padding": round(1 - real / max(1, sum(computed)), 3),
+        "same seed, same batches": first == again,
+        "short rows first": longest == sorted(longest),
+        "other seed, other neighbours": together(first) != together(other),
+    }
+
+
+def _batches_problem(got: Any, expected: Any) -> str | None:
+    """What is wrong with somebody's batches, or None."""
+    if not isinstance(got, dict):
+        return f"{show(got)} is no list of lists of row numbers"
+    for name in ("rows", "batches", "largest", "same seed, same batches"):
+        if got[name] != expected[name]:
+            return f"{name}: expected {expected[name]}, got {got[name]}"
+    if got["padding"] > MOST_PADDING:
+        return f"{got['padding']:.0%} of what is computed is padding"
+    if got["short rows first"] and not expected["short rows first"]:
+        return "the batches stand in the order of their lengths"
+    if expected["other seed, other neighbours"] and not got["other seed, other neighbours"]:
+        return "another seed gives the same neighbours"
+    return None
 
 
 def ten_rows() -> Any:
@@ -666,6 +733,130 @@ EXERCISES = (
                     ),
                     Mistake(3, "At least one step an epoch? Not without rows."),
                 ),
+            ),
+        ),
+    ),
+    Exercise(
+        "6.8",
+        "seconds of a run",
+        run_seconds,
+        level="core",
+        difficulty=3,
+        importance=4,
+        minutes=15,
+        hints=(
+            "How many operations has the run, and how many the measured step? Which of the two trained all weights?",
+            "Operations: 4 or 6 for each weight and token. The guess is that over the rate. The measured step took longer "
+            "than its own guess, by some factor; the run will, too.",
+        ),
+        lesson="How long will it take?",
+        cases=(
+            Case(
+                "frozen weights",
+                (10, 300, 500.0, True, (20, 4.8)),
+                "4 x 10 x 300 operations at 500 a second; the step of 20 tokens should have taken 2.4 s and took 4.8.",
+                expected=(24.0, 48.0),
+                mistakes=(
+                    Mistake(
+                        lambda got: isinstance(got, float),
+                        "Two numbers are asked for: the guess and the corrected one.",
+                    ),
+                    Mistake(
+                        lambda got: got[0] == 36.0,
+                        "Frozen weights have no gradients of their own: 4 operations for each, not 6.",
+                    ),
+                    Mistake(
+                        lambda got: got == (24.0, 72.0),
+                        "The measured step trained all weights: 6 operations each, whatever the run does.",
+                    ),
+                    Mistake(
+                        lambda got: got == (24.0, 12.0),
+                        "The wrong way round: the step took twice its guess, so the run takes longer, too.",
+                    ),
+                    Mistake(
+                        lambda got: got == (24.0, 24.0),
+                        "Nothing is corrected: hold the measured step against its own guess.",
+                    ),
+                    Mistake(
+                        lambda got: got[0] == 12_000.0,
+                        "Those are operations: seconds are operations over operations a second.",
+                    ),
+                    Mistake(
+                        lambda got: got == (48.0, 24.0),
+                        "First the guess, then the corrected one.",
+                    ),
+                ),
+            ),
+            Case(
+                "all weights",
+                (7, 100, 400.0, False, (10, 0.525)),
+                "6 x 7 x 100 operations at 400 a second; the step of 10 tokens should have taken 1.05 s and took half of it.",
+                expected=(10.5, 5.25),
+                mistakes=(
+                    Mistake(
+                        lambda got: got[0] == 7.0, "All weights are trained here: 6 operations for each."
+                    ),
+                ),
+            ),
+        ),
+    ),
+    Exercise(
+        "6.9",
+        "batches with little padding",
+        my_batches,
+        level="stretch",
+        difficulty=4,
+        importance=3,
+        minutes=25,
+        hints=(
+            "Sorting by length takes nearly all padding away. What does it take away besides?",
+            "Shuffle the rows with a generator of the seed, sort them by length (equal lengths stay shuffled), cut them into "
+            "batches, and shuffle the batches.",
+        ),
+        lesson="From lengths to steps",
+        run=_played,
+        cases=(
+            Case(
+                "240 chats, batches of 8",
+                lambda: (long_tailed(240), 8, 5),
+                f"At most {MOST_PADDING:.0%} padding, every row once, in as few batches as they fill.",
+                compare=_batches_problem,
+                mistakes=(
+                    Mistake(
+                        lambda got: not got["rows"],
+                        "A row is missing, or there twice: over an epoch each is trained on once.",
+                    ),
+                    Mistake(
+                        lambda got: got["batches"] > 30,
+                        "Too many batches: without padding, and with an optimizer step for a few rows each. 240 rows fill 30.",
+                    ),
+                    Mistake(
+                        lambda got: got["largest"] > 8,
+                        "A batch has more rows than batch_size.",
+                    ),
+                    Mistake(
+                        lambda got: not got["same seed, same batches"],
+                        "The same seed gives other batches: a run couldn't be repeated or resumed.",
+                    ),
+                    Mistake(
+                        lambda got: got["padding"] > MOST_PADDING,
+                        "Rows of very different lengths share a batch: let neighbours be alike.",
+                    ),
+                    Mistake(
+                        lambda got: got["short rows first"],
+                        "Training would see the short rows first and the long ones last, in every run: shuffle the batches.",
+                    ),
+                    Mistake(
+                        lambda got: not got["other seed, other neighbours"],
+                        "The same rows share a batch in every epoch: rows of equal length can change places.",
+                    ),
+                ),
+            ),
+            Case(
+                "a last batch that isn't full",
+                lambda: ([4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4], 3, 11),
+                "11 rows fill 4 batches of at most 3.",
+                compare=_batches_problem,
             ),
         ),
     ),

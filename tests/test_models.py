@@ -405,6 +405,43 @@ def test_a_hub_model_with_pickles_only_is_refused(empty_caches, monkeypatch):
         models.fetch("someone/some-model")
 
 
+def test_the_tokenizer_comes_without_the_weights_and_they_come_when_they_are_loaded(
+    empty_caches, monkeypatch, tiny_folder
+):
+    """A mistake in the rows costs no download of gigabytes."""
+    from fnmatch import fnmatch
+
+    snapshot = empty_caches / "hub" / "models--someone--some-model" / "snapshots" / ("a" * 40)
+    downloaded = []
+
+    def download(hub_id, revision, allow_patterns):
+        snapshot.mkdir(parents=True, exist_ok=True)
+        (snapshot.parent.parent / "refs").mkdir(exist_ok=True)
+        (snapshot.parent.parent / "refs" / "main").write_text(snapshot.name)
+        for file in tiny_folder.iterdir():
+            if (
+                any(fnmatch(file.name, pattern) for pattern in allow_patterns)
+                and not (snapshot / file.name).exists()
+            ):
+                (snapshot / file.name).write_bytes(file.read_bytes())
+                downloaded.append(file.name)
+        return str(snapshot)
+
+    monkeypatch.setattr(loading, "hub_reachable", lambda timeout_s: (True, "200"))
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    assert models.load_tokenizer("someone/some-model").eos_token == "<|im_end|>"
+    assert "tokenizer.json" in downloaded
+    assert "generation_config.json" in downloaded
+    assert "model.safetensors" not in downloaded
+    monkeypatch.setattr(loading, "hub_reachable", lambda timeout_s: (False, "cable out"))
+    assert models.load_tokenizer("someone/some-model").eos_token == "<|im_end|>"
+    with pytest.raises(ModelNotAvailable, match="cable out"):
+        models.load("someone/some-model")
+    monkeypatch.setattr(loading, "hub_reachable", lambda timeout_s: (True, "200"))
+    assert models.load("someone/some-model").model.config.hidden_size == 64
+    assert downloaded[-1] == "model.safetensors"
+
+
 def test_no_pattern_downloads_a_pickle_or_a_second_copy():
     from fnmatch import fnmatch
 

@@ -43,7 +43,8 @@ def test_what_could_be_either_is_refused(text):
 @pytest.mark.parametrize(
     ("text", "why"),
     [("8", "no unit"), ("8 bananas", "unknown unit"), ("", "a number and a unit"), ("-1 GB", "a number"),
-     ("1.5.2 GB", "a number"), (-1, "zero or more"), (1.5, "whole number"), (True, "whole number")],
+     ("1.5.2 GB", "a number"), ("1,5 GB", "Write 1.5 GB"), ("12,34,567 B", "Write 1234567 B"), ("1,5000 MiB", "thousands"),
+     (-1, "zero or more"), (1.5, "whole number"), (True, "whole number")],
 )  # fmt: skip
 def test_other_nonsense_is_refused_saying_why(text, why):
     with pytest.raises(ValueError, match=why):
@@ -53,7 +54,7 @@ def test_other_nonsense_is_refused_saying_why(text, why):
 @pytest.mark.parametrize(
     ("text", "count"),
     [("14.75 GiB", 15_837_691_904), ("16GB", 16 * 10**9), ("512 MiB", 2**29), ("1 KB", 1000), ("3 bytes", 3),
-     ("1,024 KiB", 2**20), (".5 KiB", 512), ("0.1 GiB", 107_374_182), (7, 7)],
+     ("1,024 KiB", 2**20), ("1,234,567.5 kB", 1_234_567_500), (".5 KiB", 512), ("0.1 GiB", 107_374_182), (7, 7)],
 )  # fmt: skip
 def test_sizes_are_read(text, count):
     assert parse_bytes(text) == count

@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onegpu.packed_training import pack_lengths
+from onegpu.qlora_finetune import prepare_data
 from onegpu.ray_scale_out import pipeline
 from onegpu.ray_scale_out.cluster import NotEnoughResources, data_cpus, spill_room, worker_resources
 from onegpu.ray_scale_out.layout import StreamCounts, schedule, shard
 from onegpu.ray_scale_out.pipeline import Recipe, count_rows, packed_rows, to_examples
+from onegpu.ray_scale_out.training import recipe_of, source_of, split_windows
 from onegpu.ray_scale_out.window import Window, read_window, windows
 from onegpu.sft_datasets import tokenize_rows
 
@@ -262,3 +264,37 @@ def test_a_disk_too_full_to_spill_to_is_an_error():
         spill_room("/data", usage=full)
     with pytest.raises(NotEnoughResources, match=r"can spill 35\.0 GB and the run may need 40\.0 GB"):
         spill_room("/data", 40_000_000_000, usage=(100_000_000_000, 60_000_000_000, 40_000_000_000))
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "json"])
+def test_a_share_is_held_out_as_in_one_process(tiny_config, tokenizer, tmp_path, kind):
+    """The same rows, a question asked twice on one side; what is left is counted and packed without them."""
+    path = tmp_path / f"rows.{kind}"
+    again = {
+        "messages": [{"role": "user", "content": " QUESTION 0?"}, {"role": "assistant", "content": "No."}]
+    }
+    twice = [*ROWS, again]
+    if kind == "jsonl":
+        write(path, twice)
+    else:
+        path.write_text(json.dumps(twice))
+    config = tiny_config(data=str(path), eval_data=None, eval_rows=None, eval_share=0.2, max_length=96)
+    alone = prepare_data(config, tokenizer)
+    said = []
+    found = windows(source_of(config), 8)
+    counts, recipe, held = split_windows(found, recipe_of(config), config, said.append, parallel=False)
+    assert said == list(alone.notes)
+    assert recipe.held_out == set(alone.held_out.examples.rows.tolist())
+    assert held == alone.raw_held_out == [twice[n] for n in sorted(recipe.held_out)]
+    assert (counts.kept, counts.tokens) == (len(alone.train), alone.train.tokens)
+    packed = list(packed_rows(found, recipe))
+    assert counts.packed == tuple(sum(row["window"] == w.window for row in packed) for w in found)
+    assert sorted(n for row in packed for n in row["rows"]) == alone.train.examples.rows.tolist()
+
+
+def test_named_held_out_rows_and_a_share_of_0_split_nothing(tiny_config, chats_file):
+    for changes in ({}, {"eval_data": None, "eval_share": 0.0}):
+        config = tiny_config(**changes)
+        found = windows(source_of(config), 8)
+        counts, recipe, held = split_windows(found, recipe_of(config), config, pytest.fail, parallel=False)
+        assert (counts.kept, recipe.held_out, held) == (25, frozenset(), [])

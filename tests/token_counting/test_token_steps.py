@@ -191,3 +191,31 @@ def test_ten_million_rows_take_a_moment():
     counts = TokenCounts(10_000_000, int(lengths.sum()) * 100, None, None, many)
     steps = training_steps(counts, per_device_train_batch_size=4, max_length=16_384)
     assert steps.packing_efficiency > 0.99
+
+
+@pytest.mark.parametrize("rows", [10**9, 3 * 10**12])
+def test_any_number_of_rows_is_planned_without_making_them(rows):
+    """Twice as many lengths, the same memory: a milliard lengths would be 8 GB."""
+    import tracemalloc
+
+    counts = TokenCounts(
+        rows, rows // 1000 * 500_500, None, None, dict.fromkeys(range(1, 1001), rows // 1000)
+    )
+    small = TokenCounts(10**5, 50_050_000, None, None, dict.fromkeys(range(1, 1001), 100))
+    tracemalloc.start()
+    done = training_steps(counts, per_device_train_batch_size=8, max_length=1024)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 10_000_000
+    assert done.padded_steps == rows // 8
+    like = training_steps(small, per_device_train_batch_size=8, max_length=1024)
+    for name, waste in like.waste.items():
+        assert done.waste[name] == pytest.approx(waste, abs=0.01)
+
+
+@given(rows=st.integers(1, 10**7), length=st.integers(1, 5000), batch=st.integers(1, 64))
+def test_rows_of_one_length_waste_nothing_and_no_less(rows, length, batch):
+    counts = TokenCounts(rows, rows * length, None, None, {length: rows})
+    done = training_steps(counts, per_device_train_batch_size=batch)
+    assert all(waste >= 0 for waste in done.waste.values())
+    assert "-0.0%" not in str(done)

@@ -15,6 +15,7 @@ DECIMAL_UNITS = {"kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "PB": 10**
 UNITS = {"B": 1, **BINARY_UNITS, **DECIMAL_UNITS}
 
 _TEXT = re.compile(r"(?P<number>\d[\d,_]*(?:\.\d+)?|\.\d+)\s*(?P<unit>[^\d\s.,_]\w*)?")
+_THOUSANDS = re.compile(r"\d{1,3}(,\d{3})+(\.\d+)?")
 _SPELLINGS = {**{unit: unit for unit in UNITS}, "KB": "kB", "bytes": "B", "byte": "B"}
 
 
@@ -68,7 +69,8 @@ def parse_bytes(text: str | int) -> int:
     Raises
     ------
     ValueError
-        For no unit, a unit of bits, one that could be either ("16G"), a negative number, or no number.
+        For no unit, a unit of bits, one that could be either ("16G"), a negative number, a comma that parts no
+        thousands ("1,5 GB"), or no number.
 
     Examples
     --------
@@ -91,6 +93,13 @@ def parse_bytes(text: str | int) -> int:
     number, unit = match["number"], match["unit"]
     if unit is None:
         raise ValueError(f"{text!r}: no unit. Write {number} B, {number} MiB, {number} GiB or {number} GB")
+    if "," in number and not _THOUSANDS.fullmatch(number):
+        decimal = (
+            number.replace(",", ".")
+            if number.count(",") == 1 and "." not in number
+            else number.replace(",", "")
+        )
+        raise ValueError(f"{text!r}: a comma parts thousands here, as in 1,024 KiB. Write {decimal} {unit}")
     exact = Fraction(number.replace(",", "").replace("_", ""))
     return round(exact * UNITS[_unit(unit, repr(text), number)])
 

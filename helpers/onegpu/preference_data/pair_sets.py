@@ -23,7 +23,8 @@ from onegpu.preference_data.rankings import (
 )
 from onegpu.preference_data.validation import ULTRAFEEDBACK, to_pair, ultrafeedback_sample
 from onegpu.sft_datasets import IGNORE, Tokenized, TokenizedSet, keys, read_rows
-from onegpu.sft_datasets.tokenization import FlatExamples, RowTokenizer
+from onegpu.sft_datasets.tokenization import RowTokenizer
+from onegpu.sft_datasets.tokenized import FlatExamples
 
 SHIPPED = "rankings"
 """Name of the shipped rankings, as a data set (`onegpu.data`)."""
@@ -161,7 +162,7 @@ def tokenize_pair_set(
     truncation: str = "drop",
     bad_rows: str = "stop",
     stop_tokens: Iterable[str] = (),
-    note: Callable[[int, PreferencePair], Any] = lambda number, pair: None,
+    lay: Callable[[Iterable[Tokenized]], FlatExamples] = FlatExamples.of,
 ) -> TokenizedSet:
     """Tokenize rows of preferences for training: each example of the result is a pair, its two sides end to end.
 
@@ -177,8 +178,8 @@ def tokenize_pair_set(
         "drop": drop a pair that is longer. "right": cut each side at half of `max_length` on its own.
     bad_rows
         "stop" with an error at a row that can't be trained on, or "skip" it.
-    note
-        Called with each pair and its number.
+    lay
+        As in `sft_datasets.tokenize_rows`.
 
     Returns
     -------
@@ -205,7 +206,7 @@ def tokenize_pair_set(
         tokenizer, side_length, template, "all", "right" if side_length else "drop", stop_tokens
     )
     found = _Found()
-    examples = FlatExamples.of(_kept(rows, work, max_length, bad_rows, found, note))
+    examples = lay(_kept(rows, work, max_length, bad_rows, found))
     if not found.count:
         raise ValueError(
             "No rows: found an empty list, expected at least one row. Check the file and its split."
@@ -224,7 +225,7 @@ def tokenize_pair_set(
     )  # fmt: skip
 
 
-def _kept(rows, work: RowTokenizer, max_length, bad_rows: str, found: _Found, note) -> Iterator[Tokenized]:
+def _kept(rows, work: RowTokenizer, max_length, bad_rows: str, found: _Found) -> Iterator[Tokenized]:
     """The pairs that are kept, as one example each, while all else is counted."""
     row_of: dict[int, int] = {}
 
@@ -249,7 +250,6 @@ def _kept(rows, work: RowTokenizer, max_length, bad_rows: str, found: _Found, no
                 is_bad(number, row, error)
                 continue
             row_of[number] = row
-            note(number, pair)
             yield number, pair
 
     for number, _, sides, error in tokenize_sides(good(), work):
@@ -296,6 +296,7 @@ def _end_to_end(sides: tuple[Tokenized, Tokenized], number: int) -> Tokenized:
         tuple(ids), tuple(labels), sum(side.supervised_tokens for side in sides), None,
         sum(side.lost_tokens for side in sides), sum(side.lost_supervised_tokens for side in sides),
         sum(side.length for side in sides), sides[0].prompt_length, ends[0], number,
+        sides[0].question,
     )  # fmt: skip
 
 

@@ -26,6 +26,7 @@ _FREE_TO_CHANGE = {
     "generation_batch_size",
     "max_new_tokens",
     "report_to",
+    "cache_rows",
 }
 
 
@@ -112,6 +113,9 @@ class FinetuneConfig:
         ``bad_rows.jsonl`` in the output folder.
     repairs : tuple of str
         Repairs of ``onegpu.sft_datasets.normalise`` to apply: "fold_system", "merge_turns", "strip" and so on.
+    cache_rows : bool
+        Keep prepared rows of files of a MiB and more on disk (``rows`` in the folder that ``ONEGPU_CACHE`` names, else in
+        the platform's place for caches), and take them from there while files, tokenizer and settings are the same.
     output_dir : str
         Adapter, checkpoints and report go here. Empty: ``runs/`` and a name made from data and model.
     max_length : int
@@ -167,6 +171,7 @@ class FinetuneConfig:
     truncation: Literal["drop", "turns", "right", "error"] = "drop"
     bad_rows: Literal["stop", "skip"] = "stop"
     repairs: tuple[str, ...] = ()
+    cache_rows: bool = True
     output_dir: str = ""
     max_length: int = 512
     packing: bool = True

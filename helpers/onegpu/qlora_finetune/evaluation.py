@@ -74,7 +74,7 @@ class Scores:
         Shares of the answered rows, 0 to 1; an answer that can't be read counts as wrong. None for data other than
         the shipped task.
     rows : int
-        How many rows were answered.
+        How many rows were answered; where shares are given, how many they are of.
     pairs : int
         Pairs of preferences that were scored; 0 for other data.
     margin, margin_deviation : float or None

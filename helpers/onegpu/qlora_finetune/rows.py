@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,6 @@ from onegpu import data
 from onegpu.packed_training import pack_lengths
 from onegpu.preference_data import (
     NoPreferences,
-    PreferencePair,
     pairs_in,
     read_preferences,
     tokenize_pair_set,
@@ -25,8 +24,9 @@ from onegpu.qlora_finetune.config import FinetuneConfig, default_epochs
 from onegpu.qlora_finetune.preferences import PairRows
 from onegpu.qlora_finetune.tasks import PAIRS, Task, task_of
 from onegpu.qlora_finetune.trainer import PackedRows
-from onegpu.sft_datasets import TokenizedSet, normalise_text, read_rows, to_example, tokenize_rows
+from onegpu.sft_datasets import TokenizedSet, cache, read_rows, tokenize_rows
 from onegpu.sft_datasets.templates import template_text
+from onegpu.sft_datasets.tokenized import FlatExamples
 from onegpu.token_counting import TokenCounts, TrainingSteps, training_steps
 
 SPLIT_ROWS = 256
@@ -44,15 +44,17 @@ class TrainingData:
     train_rows, held_out_rows : PackedRows
         The same, packed.
     raw_held_out : list of dict
-        Held-out rows as they were read.
-    task : Task
-        What the held-out rows are for, and so how answers to them are scored.
+        Held-out rows as they were read, without those that can't become an example.
+    tasks : list of Task
+        For each of them what it is for, and so how an answer to it is scored.
     totals : TrainingSteps
         Steps, rows and padding of the run, from the lengths alone (``onegpu.token_counting``).
     steps : int
         Optimizer steps of the whole run, known before the first.
     notes : tuple of str
         What was split off or left out on purpose.
+    bad_rows : tuple of (str, int, str)
+        Source, number in it and what is wrong, of each row that was skipped, held-out ones too.
     """
 
     train: TokenizedSet
@@ -60,19 +62,18 @@ class TrainingData:
     held_out: TokenizedSet | None
     held_out_rows: PackedRows | None
     raw_held_out: list[dict[str, Any]]
-    task: Task
+    tasks: list[Task]
     totals: TrainingSteps
     steps: int
     notes: tuple[str, ...] = ()
+    bad_rows: tuple[tuple[str, int, str], ...] = ()
 
     def fingerprint(self) -> str:
         """Tell other rows from these: ids and labels of all examples, in their order."""
         digest = hashlib.sha256()
         for tokenized in (self.train, self.held_out):
             if tokenized is not None:
-                flat = tokenized.examples
-                for part in (flat.ends, flat.input_ids, flat.labels):
-                    digest.update(np.ascontiguousarray(part))
+                digest.update(tokenized.examples.digest())
             digest.update(b"held out")
         return digest.hexdigest()[:32]
 
@@ -102,7 +103,12 @@ class Examples:
     task: Task
 
 
-def prepare_data(config: FinetuneConfig, tokenizer: Any, stop_tokens: Sequence[str] = ()) -> TrainingData:
+def prepare_data(
+    config: FinetuneConfig,
+    tokenizer: Any,
+    stop_tokens: Sequence[str] = (),
+    say: Callable[[str], None] = lambda line: None,
+) -> TrainingData:
     """Read, tokenize, mask and pack the rows of a config. Sets the tokenizer's chat template if the config names one.
 
     Parameters
@@ -113,29 +119,34 @@ def prepare_data(config: FinetuneConfig, tokenizer: Any, stop_tokens: Sequence[s
         A fast transformers tokenizer.
     stop_tokens
         Tokens at which the model stops, besides the tokenizer's end token.
+    say
+        Gets a line for each source whose prepared rows are in the cache, or go there.
 
     Raises
     ------
     ValueError
         For rows that can't be trained on, with row number and what to do.
     """
+    check_held_out(config)
     use_template(tokenizer, config.template)
     options = row_options(config, stop_tokens)
-    parts = [_Part.read(source, config, tokenizer, options) for source in sources_of(config.data)]
-    held_source = _held_out_source(config)
+    parts = [_Part.read(source, config, tokenizer, options, say) for source in sources_of(config.data)]
+    held_source = held_out_source(config)
     notes: list[str] = []
     if held_source is None:
         held_parts = _split_off(parts, config, notes)
     else:
         held_parts = [
-            _Part.read(source, config, tokenizer, options, "heldout") for source in sources_of(held_source)
+            _Part.read(source, config, tokenizer, options, say, "heldout")
+            for source in sources_of(held_source)
         ]
     if config.data_shares is not None:
         _take_shares(parts, config, notes)
     train = join([part.tokenized for part in parts])
     _check_ends(train, tokenizer, stop_tokens)
     held = join([part.tokenized for part in held_parts]) if held_parts else None
-    raw = [row for part in held_parts for row in part.raw()]
+    raw = [(row, part.task) for part in held_parts for row in part.raw()]
+    bad = tuple((part.source, *row) for part in [*parts, *held_parts] for row in part.tokenized.bad_rows)
     epochs = default_epochs(len(train)) if config.num_train_epochs is None else config.num_train_epochs
     totals = training_steps(
         token_counts(train), max_length=config.max_length, num_train_epochs=max(epochs, 1e-9),
@@ -145,14 +156,32 @@ def prepare_data(config: FinetuneConfig, tokenizer: Any, stop_tokens: Sequence[s
     steps = totals.packed_steps if config.packing else totals.padded_steps
     if config.max_steps > 0:
         steps = config.max_steps
-    task = task_of(sources_of(held_source or config.data)[0], config.method)
     held_rows = None if held is None else _pack(held, config, first=len(train))
     if config.early_stopping_patience is not None and held is None:
-        raise ValueError(
-            "early_stopping_patience needs held-out rows, found none: set eval_data, or eval_share above 0 (with enough "
-            "rows to split)"
-        )
-    return TrainingData(train, _pack(train, config), held, held_rows, raw, task, totals, steps, tuple(notes))
+        raise ValueError(NO_HELD_OUT)
+    return TrainingData(
+        train, _pack(train, config), held, held_rows, [row for row, _ in raw], [task for _, task in raw], totals, steps,
+        tuple(notes), bad,
+    )  # fmt: skip
+
+
+def check_held_out(config: FinetuneConfig) -> None:
+    """See that early stopping has rows to look at, as far as that can be known before any is read.
+
+    Raises
+    ------
+    ValueError
+        If none can be there.
+    """
+    if config.early_stopping_patience is None or held_out_source(config) is not None or config.eval_share:
+        return
+    raise ValueError(NO_HELD_OUT)
+
+
+NO_HELD_OUT = (
+    "early_stopping_patience needs held-out rows, found none: set eval_data, or eval_share above 0 (with enough rows to "
+    "split)"
+)
 
 
 def sources_of(data: str | Sequence[str]) -> tuple[str, ...]:
@@ -177,48 +206,39 @@ def use_template(tokenizer: Any, template: str) -> None:
 
 @dataclass
 class _Part:
-    """The rows of one source: tokenized, with what says which of them have the same question."""
+    """The rows of one source, tokenized."""
 
     source: str
     task: Task
     split: str
     columns: dict[str, str] | None
     limit: int | None
-    tokenized: Any
-    questions: dict[int, int]
+    tokenized: TokenizedSet | None = None
     chosen: frozenset[int] | None = None
 
     @classmethod
-    def read(cls, source, config, tokenizer, options, split="train") -> _Part:
-        """Read and tokenize a source."""
+    def read(cls, source, config, tokenizer, options, say, split="train") -> _Part:
+        """Read and tokenize a source, or take it from the cache."""
         task = task_of(source, config.method)
         limit = config.eval_rows if split == "heldout" else None
-        questions: dict[int, int] = {}
 
-        part = cls(source, task, split, config.columns, limit, None, questions)
+        part = cls(source, task, split, config.columns, limit)
 
-        def rows() -> Iterator[dict[str, Any]]:
-            for number, row in enumerate(part.rows()):
-                if _is_preference(row):
-                    raise NoChat(
-                        f"row {number}: found a row of preferences, expected a chat. Set method='dpo' (command line: "
-                        "--method dpo)"
-                    )
-                row = task.to_row(row)
-                questions[number] = _question_key(row)
-                yield row
-
-        def note(number: int, pair: PreferencePair) -> None:
-            questions[number] = _question_key(task.to_row(vars(pair)))
-
-        try:
+        def make(lay) -> TokenizedSet:
             if task is PAIRS:
-                part.tokenized = tokenize_pair_set(
+                return tokenize_pair_set(
                     part.rows(), tokenizer, config.max_length, truncation=config.truncation, bad_rows=config.bad_rows,
-                    stop_tokens=options["stop_tokens"], note=note,
+                    stop_tokens=options["stop_tokens"], lay=lay,
                 )  # fmt: skip
-            else:
-                part.tokenized = tokenize_rows(rows(), tokenizer, config.max_length, **options)
+            chats = map(task.to_row, _chats(part.rows()))
+            return tokenize_rows(chats, tokenizer, config.max_length, progress=True, lay=lay, **options)
+
+        settings = options | {
+            "max_length": config.max_length, "columns": config.columns, "limit": limit, "method": config.method,
+        }  # fmt: skip
+        try:
+            entry = cache.place(source, "train", tokenizer, settings) if config.cache_rows else None
+            part.tokenized = make(FlatExamples.of) if entry is None else cache.read_or_make(entry, make, say)
         except NoPreferences as error:
             raise ValueError(
                 f"{source}, {error} Rows of chats are for method='sft' (command line: without --method dpo)"
@@ -237,14 +257,15 @@ class _Part:
         return read(self.source, split=self.split, columns=self.columns, limit=self.limit)
 
     def raw(self) -> list[dict[str, Any]]:
-        """The rows as they were read, or the pairs in them (of a split, those chosen)."""
-        rows = self.rows()
+        """The rows as they were read, or the pairs in them (of a split, those chosen); without those that can't be used."""
+        rows, bad = self.rows(), {number for number, _ in self.tokenized.bad_rows}
         if self.task is PAIRS:
             rows = (None if pair is None else vars(pair) for _, pair, _ in pairs_in(rows))
+            bad = set()
         return [
             row
             for number, row in enumerate(rows)
-            if row is not None and (self.chosen is None or number in self.chosen)
+            if row is not None and (number not in bad if self.chosen is None else number in self.chosen)
         ]
 
 
@@ -263,6 +284,15 @@ def holds_preferences(source: str) -> bool:
     return any(_is_preference(row) for row in read_source(source, limit=1))
 
 
+def _chats(rows: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    for number, row in enumerate(rows):
+        if _is_preference(row):
+            raise NoChat(
+                f"row {number}: found a row of preferences, expected a chat. Set method='dpo' (command line: --method dpo)"
+            )
+        yield row
+
+
 def _is_preference(row: dict[str, Any]) -> bool:
     """Whether a row is a pair or a ranking, and nothing that could be learned as a chat."""
     has = {key for key, value in row.items() if value is not None}
@@ -277,7 +307,8 @@ def read_source(source, split="train", columns=None, limit=None) -> Iterator[dic
     return read_rows(source, columns=columns, limit=limit, split=split if named else "train")
 
 
-def _held_out_source(config: FinetuneConfig) -> str | tuple[str, ...] | None:
+def held_out_source(config: FinetuneConfig) -> str | tuple[str, ...] | None:
+    """Where a config's held-out rows are; None if none are named and its shipped data have none."""
     if config.eval_data is not None:
         return config.eval_data
     shipped = [s for s in sources_of(config.data) if _has_held_out(s, config.method)]
@@ -290,45 +321,61 @@ def _has_held_out(source: str, method: str) -> bool:
     return source in data.names() and "heldout" in data.splits(source)
 
 
-def _question_key(row: dict[str, Any]) -> int:
-    """A number that rows with the same question share: of all turns but the last, white space and case apart."""
-    try:
-        messages = to_example(row).messages[:-1]
-    except ValueError:
-        return 0
-    text = normalise_text("\n".join(message["content"] for message in messages))
-    return int.from_bytes(hashlib.blake2b(text.encode(errors="replace"), digest_size=8).digest(), "big")
+def choose_held_out(
+    rows: Sequence[tuple[int, int, int]], config: FinetuneConfig, notes: list[str], unit: str = "rows"
+) -> set[tuple[int, int]]:
+    """Choose a share of the rows to hold out, all that have the same question together.
 
+    The choice hangs on the questions and the seed alone.
 
-def _split_off(parts: list[_Part], config: FinetuneConfig, notes: list[str]) -> list[_Part]:
-    """Hold a share of the rows out, all that have the same question together; the choice hangs on their text and the seed."""
-    rows = [
-        (part.questions[number], at, number)
-        for at, part in enumerate(parts)
-        for number in part.tokenized.examples.rows.tolist()
-    ]
+    Parameters
+    ----------
+    rows
+        (number of the question, source, number in it) of each row that can be trained on.
+    config
+        ``eval_share``, ``eval_rows`` and ``seed``.
+    notes
+        Gets a line on what was held out.
+    unit
+        What a row is called in it.
+
+    Returns
+    -------
+    set
+        (source, number in it); empty where there are too few rows.
+    """
     wanted = min(int(config.eval_share * len(rows)), config.eval_rows or SPLIT_ROWS)
-    if not wanted:
-        return []
     groups: dict[int, list[tuple[int, int]]] = {}
     for key, at, number in rows:
         groups.setdefault(key, []).append((at, number))
 
     def order(key: int) -> bytes:
-        return hashlib.blake2b(f"{config.seed} {key}".encode(), digest_size=8).digest()
+        return hashlib.blake2b(f"{config.seed} {key % 2**64}".encode(), digest_size=8).digest()
 
     chosen: set[tuple[int, int]] = set()
-    for key in sorted(groups, key=order):
+    for key in sorted(groups, key=order) if wanted else ():
         if len(chosen) + len(groups[key]) <= wanted:
             chosen.update(groups[key])
         if len(chosen) == wanted:
             break
     if not chosen or len(chosen) == len(rows):
-        return []
+        return set()
     notes.append(
-        f"held out: {len(chosen):,} of {len(rows):,} {parts[0].tokenized.unit}, split off by their questions (eval_share {config.eval_share}, "
-        f"seed {config.seed})"
+        f"held out: {len(chosen):,} of {len(rows):,} {unit}, split off by their questions (eval_share "
+        f"{config.eval_share}, seed {config.seed})"
     )
+    return chosen
+
+
+def _split_off(parts: list[_Part], config: FinetuneConfig, notes: list[str]) -> list[_Part]:
+    """Take the rows to hold out from the parts, as parts of their own."""
+    examples = [part.tokenized.examples for part in parts]
+    rows = [
+        (question, at, number)
+        for at, flat in enumerate(examples)
+        for question, number in zip(flat.questions.tolist(), flat.rows.tolist(), strict=True)
+    ]
+    chosen = choose_held_out(rows, config, notes, parts[0].tokenized.unit)
     held = []
     for at, part in enumerate(parts):
         numbers = frozenset(number for where, number in chosen if where == at)
@@ -383,13 +430,8 @@ def _check_ends(train: TokenizedSet, tokenizer: Any, stop_tokens: Sequence[str])
 
 def read_examples(config: FinetuneConfig) -> Examples:
     """Read the training and held-out rows of a config as they are (nothing is split off)."""
-    source = _held_out_source(config)
-    held = sources_of(source) if source is not None else ()
-    raw = [
-        (task_of(name, config.method), row)
-        for name in held
-        for row in _read_units(name, config, "heldout", config.eval_rows)
-    ]
+    source = held_out_source(config)
+    raw = _read_held_out(config)
     train = [
         task_of(name, config.method).to_row(row)
         for name in sources_of(config.data)
@@ -413,14 +455,27 @@ def _read_units(source, config, split="train", limit=None) -> Iterator[dict[str,
             raise ValueError(f"{source}: {error}") from error
 
 
+def read_held_out(config: FinetuneConfig) -> list[dict[str, Any]]:
+    """Read the held-out rows that a config names, as they are tokenized; none where a share would be split off."""
+    return [task.to_row(row) for task, row in _read_held_out(config)]
+
+
+def _read_held_out(config: FinetuneConfig) -> list[tuple[Task, dict[str, Any]]]:
+    return [
+        (task_of(name, config.method), row)
+        for name in sources_of(held_out_source(config) or ())
+        for row in _read_units(name, config, "heldout", config.eval_rows)
+    ]
+
+
 def prepare_held_out(
-    examples: Examples, config: FinetuneConfig, tokenizer: Any
+    rows: Sequence[dict[str, Any]], config: FinetuneConfig, tokenizer: Any
 ) -> tuple[TokenizedSet | None, PackedRows | None]:
-    """Tokenize and pack the held-out rows; (None, None) where there are none."""
-    if not examples.held_out:
+    """Tokenize and pack held-out rows, as they are tokenized (``Examples.held_out``); (None, None) where there are none."""
+    if not rows:
         return None, None
     use_template(tokenizer, config.template)
-    held = tokenize_rows(examples.held_out, tokenizer, config.max_length, **row_options(config))
+    held = tokenize_rows(rows, tokenizer, config.max_length, **row_options(config))
     return held, _pack(held, config)
 
 

@@ -35,7 +35,7 @@ from onegpu.qlora_finetune.folders import (
 from onegpu.qlora_finetune.memory import OutOfMemory, explain_out_of_memory, free_memory, is_out_of_memory
 from onegpu.qlora_finetune.preferences import PreferenceTrainer
 from onegpu.qlora_finetune.report import FinetuneResult
-from onegpu.qlora_finetune.rows import SPLIT_ROWS, prepare_data, use_template
+from onegpu.qlora_finetune.rows import SPLIT_ROWS, check_held_out, prepare_data, use_template
 from onegpu.qlora_finetune.stopping import Interrupted, NotSaved, Stops, disk_error, only_process
 from onegpu.qlora_finetune.trainer import (
     Progress,
@@ -134,6 +134,7 @@ def _how_to_go_on(folder: Path) -> str:
 def _finetune(config, resume, overwrite, say, loaded, on_step, stops) -> FinetuneResult:
     runtime.quiet()
     check_reporters(config.report_to)
+    check_held_out(config)
     output_dir = check_output_dir(config, resume, overwrite)
     with only_process(output_dir):
         if resume and is_finished(output_dir):
@@ -154,7 +155,7 @@ def _train(config, output_dir, resume, say, loaded, on_step, stops) -> FinetuneR
     tokenizer = loaded.tokenizer if loaded else models.load_tokenizer(config.model)
     known = generation_config_of(config.model if loaded is None else loaded.model)
     stop_tokens = tokenizer.convert_ids_to_tokens(stop_ids(tokenizer, known))
-    prepared = prepare_data(config, tokenizer, stop_tokens)
+    prepared = prepare_data(config, tokenizer, stop_tokens, say)
     say(str(prepared))
     stops.stage = "loading the model"
     if loaded is None:
@@ -207,9 +208,10 @@ def _train(config, output_dir, resume, say, loaded, on_step, stops) -> FinetuneR
     if not resume:
         start_output_dir(asked, fingerprints)
         log.start()
-    if prepared.train.bad_rows:
+    if prepared.bad_rows:
         lines = [
-            json.dumps({"row": n, "problem": said}, ensure_ascii=False) for n, said in prepared.train.bad_rows
+            json.dumps({"data": source, "row": n, "problem": said}, ensure_ascii=False)
+            for source, n, said in prepared.bad_rows
         ]
         (output_dir / BAD_ROWS_FILE).write_text("\n".join(lines) + "\n", encoding="utf-8")
     stops.stage = "evaluating before training"
@@ -318,7 +320,7 @@ def generation_config_of(model: str | torch.nn.Module) -> Any:
         return model.generation_config
     from transformers import GenerationConfig
 
-    folder = models.fetch(model).folder
+    folder = models.fetch(model, weights=False).folder
     return GenerationConfig.from_pretrained(folder) if (folder / "generation_config.json").is_file() else None
 
 

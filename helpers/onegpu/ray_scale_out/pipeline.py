@@ -13,7 +13,7 @@ import functools
 import itertools
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +39,7 @@ TOKENIZED = pa.schema(
     {
         "window": pa.int64(), "epoch": pa.int64(), "first_index": pa.int64(), "fillers": pa.int64(), "read": pa.int64(),
         "rows": pa.list_(pa.int64()), "input_ids": pa.list_(pa.list_(pa.int32())), "labels": pa.list_(pa.list_(pa.int32())),
-        "dropped": pa.string(),
+        "questions": pa.list_(pa.int64()), "dropped": pa.string(),
     }
 )  # fmt: skip
 PACKED = pa.schema(
@@ -51,7 +51,8 @@ PACKED = pa.schema(
 COUNTED = pa.schema(
     {
         "window": pa.int64(), "read": pa.int64(), "kept": pa.int64(), "packed": pa.int64(), "tokens": pa.int64(),
-        "supervised": pa.int64(), "dropped": pa.string(), "error": pa.string(),
+        "supervised": pa.int64(), "dropped": pa.string(), "error": pa.string(), "rows": pa.list_(pa.int64()),
+        "questions": pa.list_(pa.int64()),
     }
 )  # fmt: skip
 
@@ -74,6 +75,8 @@ class Recipe:
         As for ``onegpu.sft_datasets.tokenize_rows`` and ``read_rows``.
     seed : int
         Of the order of windows and of packed rows in a window. None keeps the source's order.
+    held_out : frozenset of int
+        Numbers of rows that are left out, since they are for evaluation (``count_and_split``).
     """
 
     tokenizer: Any
@@ -86,6 +89,7 @@ class Recipe:
     repairs: tuple[str, ...] = ()
     stop_tokens: tuple[str, ...] = ()
     columns: Mapping[str, str] | None = None
+    held_out: frozenset[int] = frozenset()
 
     def __post_init__(self):
         if self.bad_rows not in ("stop", "skip"):
@@ -109,6 +113,8 @@ def tokenize_window(window: Window, recipe: Recipe) -> dict[str, Any]:
     )  # fmt: skip
     kept, dropped, errors, good = [], {}, {}, []
     for number, row in rows_or_errors(window):
+        if number in recipe.held_out:
+            continue
         if not isinstance(row, ValueError):
             try:
                 good.append((number, rename(row, recipe.columns or {}, number, "the rows")))
@@ -137,6 +143,7 @@ def tokenize_window(window: Window, recipe: Recipe) -> dict[str, Any]:
         "rows": [number for number, _ in kept],
         "input_ids": [list(done.input_ids) for _, done in kept],
         "labels": [list(done.labels) for _, done in kept],
+        "questions": [done.question for _, done in kept],
         "dropped": json.dumps(dropped),
     }
 
@@ -186,6 +193,8 @@ def count_window(window: Window, recipe: Recipe) -> dict[str, Any]:
             "window": window.window,
             "dropped": "{}",
             "error": str(error),
+            "rows": [],
+            "questions": [],
         }
     lengths = [len(ids) for ids in tokenized["input_ids"]]
     return {
@@ -198,6 +207,8 @@ def count_window(window: Window, recipe: Recipe) -> dict[str, Any]:
         "supervised": sum(label != IGNORE_INDEX for labels in tokenized["labels"] for label in labels[1:]),
         "dropped": tokenized["dropped"],
         "error": "",
+        "rows": tokenized["rows"],
+        "questions": tokenized["questions"],
     }
 
 
@@ -303,6 +314,46 @@ def count_rows(
     ValueError
         A bad row, with its number; or nothing is left to train on.
     """
+    return _counts(_figures(found, recipe, parallel, num_cpus))
+
+
+def count_and_split(
+    found: Sequence[Window],
+    recipe: Recipe,
+    choose: Callable[[Sequence[tuple[int, int]]], frozenset[int]],
+    *,
+    parallel: bool = True,
+    num_cpus: float = 1.0,
+) -> tuple[StreamCounts, Recipe]:
+    """Count as ``count_rows``, hold rows out for evaluation, and count what is left.
+
+    Parameters
+    ----------
+    found, recipe, parallel, num_cpus
+        As in ``count_rows``.
+    choose
+        Chooses row numbers from (number of the question, row number) of all rows that can be trained on.
+
+    Returns
+    -------
+    tuple
+        The counts of what is left, and the recipe that leaves the held-out rows out.
+    """
+    figures = _figures(found, recipe, parallel, num_cpus)
+    pairs = [pair for row in figures for pair in zip(row["questions"], row["rows"], strict=True)]
+    chosen = choose(pairs)
+    recipe = dataclasses.replace(recipe, held_out=chosen)
+    touched = [w for w in found if any(n in chosen for n in range(w.first_row, w.first_row + w.rows))]
+    if touched:
+        again = {row["window"]: row for row in _figures(touched, recipe, parallel, num_cpus)}
+        figures = [again.get(row["window"], row) for row in figures]
+    return _counts(figures), recipe
+
+
+def _figures(
+    found: Sequence[Window], recipe: Recipe, parallel: bool, num_cpus: float
+) -> list[dict[str, Any]]:
+    """The figures of all windows, in their order."""
     if parallel:
         figures = (
             window_dataset(found)
@@ -320,6 +371,10 @@ def count_rows(
     for row in figures:
         if row["error"]:
             raise ValueError(row["error"])
+    return figures
+
+
+def _counts(figures: Sequence[Mapping[str, Any]]) -> StreamCounts:
     dropped: dict[str, list[int]] = {}
     for row in figures:
         for reason, rows in json.loads(row["dropped"]).items():

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,8 +18,9 @@ from onegpu import data, models
 from onegpu.ray_scale_out.bottleneck import StepTimes
 from onegpu.ray_scale_out.cluster import data_cpus, free_cpus, local_ray, require_ray, worker_resources
 from onegpu.ray_scale_out.layout import StreamCounts, schedule
-from onegpu.ray_scale_out.pipeline import Recipe, count_rows, packed_dataset
-from onegpu.ray_scale_out.window import WINDOW_ROWS, windows
+from onegpu.ray_scale_out.pipeline import Recipe, count_and_split, count_rows, packed_dataset
+from onegpu.ray_scale_out.window import WINDOW_ROWS, Window, rows_or_errors, windows
+from onegpu.sft_datasets.readers import rename
 
 if TYPE_CHECKING:
     from onegpu.qlora_finetune import FinetuneConfig
@@ -195,7 +196,7 @@ def finetune_distributed(
         if resume and (folder / "report.json").is_file():
             raise ValueError(f"{folder}: the run there is finished; there is nothing to resume")
         asked, config = config, _with_epochs(config)
-        counts, dataset, steps = _plan(config, num_workers, window_rows, data_cpus(free))
+        counts, dataset, steps, held_out = _plan(config, num_workers, window_rows, data_cpus(free), say)
         if not resume:
             start_output_dir(asked)
         _same_layout(folder, resume, num_workers, window_rows, counts)
@@ -205,7 +206,7 @@ def finetune_distributed(
         say(f"training, {steps} steps on {num_workers} workers")
         raw = _fit(
             dataclasses.replace(config, max_steps=steps), dataset, num_workers, use_gpu, resources, folder,
-            {"fault": fault, "prefetch_batches": prefetch_batches}, max_failures,
+            {"fault": fault, "prefetch_batches": prefetch_batches, "held_out": held_out}, max_failures,
         )  # fmt: skip
     result = _result(raw, num_workers, counts, folder, config)
     write_json(folder / "report.json", dataclasses.asdict(result))
@@ -281,16 +282,45 @@ def recipe_of(config: FinetuneConfig) -> Recipe:
     )  # fmt: skip
 
 
-def _plan(config, num_workers, window_rows, num_cpus):
-    recipe = recipe_of(config)
+def split_windows(
+    found: Sequence[Window], recipe: Recipe, config: FinetuneConfig, say: Callable[[str], None], **how: Any
+) -> tuple[StreamCounts, Recipe, list[dict[str, Any]]]:
+    """Count windows and hold out what ``finetune`` would: the counts and recipe of the rest, and the held-out rows.
+
+    No rows are held out here where the config names some.
+    """
+    from onegpu.qlora_finetune.rows import choose_held_out, held_out_source
+
+    if held_out_source(config) is not None or not config.eval_share:
+        return count_rows(found, recipe, **how), recipe, []
+    notes: list[str] = []
+
+    def choose(rows: Sequence[tuple[int, int]]) -> frozenset[int]:
+        chosen = choose_held_out([(question, 0, number) for question, number in rows], config, notes)
+        return frozenset(number for _, number in chosen)
+
+    counts, recipe = count_and_split(found, recipe, choose, **how)
+    for note in notes:
+        say(note)
+    held = [
+        rename(row, recipe.columns or {}, number, "the rows")
+        for window in found
+        if any(n in recipe.held_out for n in range(window.first_row, window.first_row + window.rows))
+        for number, row in rows_or_errors(window)
+        if number in recipe.held_out
+    ]
+    return counts, recipe, held
+
+
+def _plan(config, num_workers, window_rows, num_cpus, say):
     found = windows(source_of(config), window_rows)
-    counts = count_rows(found, recipe, num_cpus=num_cpus)
+    counts, recipe, held = split_windows(found, recipe_of(config), config, say, num_cpus=num_cpus)
     placed, steps = schedule(
         found, counts, workers=num_workers, batch_size=config.per_device_train_batch_size,
         accumulation=config.gradient_accumulation_steps, epochs=config.num_train_epochs, max_steps=config.max_steps,
         seed=config.seed,
     )  # fmt: skip
-    return counts, packed_dataset(placed, recipe, num_cpus=num_cpus), steps
+    return counts, packed_dataset(placed, recipe, num_cpus=num_cpus), steps, held
 
 
 def _fit(config, dataset, num_workers, use_gpu, resources, folder, settings, max_failures) -> dict[str, Any]:

@@ -41,7 +41,7 @@ from onegpu.qlora_finetune.bases import base_of
 from onegpu.qlora_finetune.config import FinetuneConfig
 from onegpu.qlora_finetune.evaluation import end_tokens, stop_at
 from onegpu.qlora_finetune.folders import save_adapter
-from onegpu.qlora_finetune.rows import prepare_held_out, read_examples, use_template
+from onegpu.qlora_finetune.rows import prepare_held_out, read_held_out, use_template
 from onegpu.qlora_finetune.run import DTYPES, precision_name
 from onegpu.qlora_finetune.trainer import (
     Meter,
@@ -276,7 +276,8 @@ def train_worker(settings: dict[str, Any]) -> None:
     use_template(loaded.tokenizer, config.template)
     ends = loaded.tokenizer.convert_tokens_to_ids(list(ChatTemplate(loaded.tokenizer).ends))
     stop_at(loaded.model, loaded.tokenizer, ends)
-    _, held_rows = prepare_held_out(read_examples(config), config, loaded.tokenizer)
+    held = settings["held_out"] or read_held_out(config)
+    _, held_rows = prepare_held_out(held, config, loaded.tokenizer)
 
     with tempfile.TemporaryDirectory() as scratch:
         args = training_arguments(config, precision, scratch, has_eval=False)

@@ -161,11 +161,7 @@ Write the answer or leave the row out.
     """
     if isinstance(row, Example):
         return row
-    chat = read_chat(row, row_index)
-    problem = next(chat.problems(), None)
-    if problem is not None:
-        raise RowError(problem)
-    return chat.example()
+    return read_chat(row, row_index).checked()
 
 
 def format_of(row: Mapping[str, Any]) -> str | None:
@@ -346,6 +342,13 @@ class Chat:
         """Whether no switch of an assistant turn is off."""
         on = all(turn.given.get(key) in (None, 1) for key in keys.LEARN)
         return on and not any(turn.given.get(key) for key in keys.IGNORE_TURN)
+
+    def checked(self) -> Example:
+        """The example; RowError with the row's first problem if it has one."""
+        problem = next(self.problems(), None)
+        if problem is not None:
+            raise RowError(problem)
+        return self.example()
 
     def example(self) -> Example:
         """The example, of a row without problems."""

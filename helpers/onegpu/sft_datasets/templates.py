@@ -208,6 +208,9 @@ class ChatTemplate:
         self.own = template == "model" and tokenizer is not None
         self.variables, self.attributes = _mentions(self.source)
         self.in_parts = self._wants_parts()
+        self._compiled = _compiled(self.source)
+        self._tokens = {} if tokenizer is None else tokenizer.special_tokens_map
+        self._frames: dict[tuple[str, ...], _Frame] = {}
         self.special = _special_tokens(tokenizer)
         if tokenizer is None:
             self.special = ("<|im_start|>", "<|im_end|>")
@@ -248,9 +251,7 @@ class ChatTemplate:
             ) from error
 
     def _fill(self, messages: Sequence[Mapping[str, Any]], prompt: bool, arguments: Mapping[str, Any]) -> str:
-        messages = [self._named(message) for message in messages]
-        if self.in_parts:
-            messages = [{**m, "content": [{"type": "text", "text": m["content"]}]} for m in messages]
+        messages = self._as_wanted([self._named(message) for message in messages])
         if self.own:
             return self.tokenizer.apply_chat_template(
                 messages, tokenize=False, add_generation_prompt=prompt, **arguments
@@ -265,6 +266,12 @@ class ChatTemplate:
             **tokens | dict(arguments),
         )
         return done[0][0] if isinstance(done, tuple) else done[0]
+
+    def _as_wanted(self, messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Messages with their content as this template takes it, as text or as a list of parts."""
+        if not self.in_parts:
+            return [dict(message) for message in messages]
+        return [{**m, "content": [{"type": "text", "text": m["content"]}]} for m in messages]
 
     def _wants_parts(self) -> bool:
         """Whether the template shows a text only as a list of parts, as those of models for images do."""
@@ -300,6 +307,16 @@ class ChatTemplate:
                 "the chat template has no place for the row's tools, so the model would be trained to call what it isn't "
                 "shown. Use a model with a template for tools, or remove the tools from the row."
             )
+        learned = example.learned[-1:] if turns == "last" else example.learned
+        if turns == "last" and example.learned and example.learned[-1] != len(messages) - 1:
+            learned = ()
+        plain = not arguments and all(
+            len(message) == 2 and message["content"].strip() for message in messages
+        )
+        if plain and learned:
+            known = self._render_by_frame(messages, learned)
+            if known is not None:
+                return known
         text = self.apply(messages, False, arguments)
         marks = _Marks(messages, text)
         marked = self.apply(marks.messages, False, arguments)
@@ -308,15 +325,71 @@ class ChatTemplate:
             marks = _Marks(messages, text, answers_only=True)
             places = marks.places(self.apply(marks.messages, False, arguments))
         self._check_shown(example, marks, places)
-        learned = example.learned[-1:] if turns == "last" else example.learned
-        if turns == "last" and example.learned and example.learned[-1] != len(messages) - 1:
-            learned = ()
         spans = [self._span(i, text, messages, marks, places, arguments) for i in learned]
         if not spans and (example.learned or example.not_learned):
             raise ValueError(
                 "the row says not to learn its last answer, and turns='last' learns no other: set turns='all'."
             )
+        if plain:
+            self._learn_frame(messages, text, places, dict(zip(learned, spans, strict=True)))
         return Rendered(text, tuple(sorted(spans)))
+
+    def _render_by_frame(self, messages: Sequence[Message], learned: Sequence[int]) -> Rendered | None:
+        """Render a chat whose roles are known with one filling in place of three or more; None if it is none of that kind.
+
+        The text is the template's own. That it is the known frame around the turns, to the last character, says where they are.
+        """
+        frame = self._frames.get(tuple(message["role"] for message in messages))
+        if frame is None or not frame.edges.keys() >= set(learned):
+            return None
+        try:
+            text = self._fill_plain(messages)
+        except Exception:  # the general way says what the template has against this chat
+            return None
+        parts, starts, at = [], [], 0
+        for before, message in zip(frame.around, messages, strict=False):
+            starts.append(at + len(before))
+            at = starts[-1] + len(message["content"])
+            parts += (before, message["content"])
+        if text != "".join((*parts, frame.around[-1])):
+            return None
+        spans = []
+        for i in learned:
+            before, after = frame.edges[i]
+            spans.append((starts[i] - before, starts[i] + len(messages[i]["content"]) + after))
+        return Rendered(text, tuple(spans))
+
+    def _learn_frame(self, messages, text, places, spans: Mapping[int, tuple[int, int]]) -> None:
+        """Keep what stands around the turns of a chat, where they are shown as they are and every prompt is a beginning."""
+        roles = tuple(message["role"] for message in messages)
+        if self._compiled is None or len(self._frames) >= _MOST_FRAMES or self._fill_plain(messages) != text:
+            return
+        around, edges, at = [], {}, 0
+        for i, message in enumerate(messages):
+            content = message["content"]
+            start = places.get(f"text {i}", -1) - _mark_at(content, message["role"] == "assistant")
+            if start < at or text[start : start + len(content)] != content:
+                return
+            around.append(text[at:start])
+            at = start + len(content)
+            if i in spans:
+                first, end = spans[i]
+                prompt = self.apply(messages[:i], True, {})
+                if len(prompt) != first or not text.startswith(prompt) or first > start or end < at:
+                    return
+                edges[i] = (start - first, end - at)
+        known = self._frames.get(roles)
+        self._frames[roles] = _Frame((*around, text[at:]), edges | (known.edges if known else {}))
+
+    def _fill_plain(self, messages: Sequence[Message]) -> str:
+        """Fill the template with texts alone, without what transformers does for tools, pictures and objects."""
+        return self._compiled.render(
+            messages=self._as_wanted(messages),
+            tools=None,
+            documents=None,
+            add_generation_prompt=False,
+            **self._tokens,
+        )
 
     def _check_shown(self, example: Example, marks: _Marks, places: Mapping[str, int]) -> None:
         for i, message in sorted(
@@ -404,6 +477,35 @@ class ChatTemplate:
         return both[-1:] or alone[:1]
 
 
+@dataclass(frozen=True)
+class _Frame:
+    """What a template writes around the turns of a plain chat.
+
+    Attributes
+    ----------
+    around
+        The texts before each turn's content and after the last.
+    edges
+        For answers: how many characters before their content are learned with it, and how many after.
+    """
+
+    around: tuple[str, ...]
+    edges: Mapping[int, tuple[int, int]]
+
+
+_MOST_FRAMES = 1000
+
+
+def _compiled(source: str) -> Any:
+    """The template as transformers compiles it; None where another version does it otherwise, or it doesn't parse."""
+    from transformers.utils import chat_template_utils
+
+    try:
+        return chat_template_utils._compile_jinja_template(source)
+    except Exception:
+        return None
+
+
 def _special_tokens(tokenizer: Any) -> tuple[str, ...]:
     """Texts that the tokenizer always reads as one token."""
     return tuple(getattr(tokenizer, "get_added_vocab", dict)())
@@ -427,13 +529,8 @@ def _mentions(source: str) -> tuple[frozenset[str], frozenset[str]]:
     from jinja2 import meta, nodes
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-    try:
-        from transformers.utils import chat_template_utils
-
-        source_of = getattr(chat_template_utils, "_compile_jinja_template", None)
-        environment = source_of(source).environment
-    except Exception:  # another version, or a template that doesn't parse: rendering will say so
-        environment = ImmutableSandboxedEnvironment()
+    compiled = _compiled(source)  # where it doesn't parse, rendering will say so
+    environment = ImmutableSandboxedEnvironment() if compiled is None else compiled.environment
     try:
         tree = environment.parse(source)
     except Exception:

@@ -8,284 +8,25 @@ supervised also where pad == eos (transformers#23530).
 
 from __future__ import annotations
 
-from array import array
+import hashlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-import numpy as np
+from tqdm.auto import tqdm
 
-from onegpu.sft_datasets.formats import Example, Problem, RowError, to_example, unused_keys
+from onegpu.sft_datasets.duplicates import normalise_text
+from onegpu.sft_datasets.formats import Example, Problem, RowError, read_chat, to_example, unused_keys
 from onegpu.sft_datasets.normalisation import mend
 from onegpu.sft_datasets.templates import TURNS, ChatTemplate, Rendered, control_tokens
+from onegpu.sft_datasets.tokenized import FlatExamples, Tokenized, TokenizedSet
 
 IGNORE = -100
 """The label that the loss skips."""
 
 TRUNCATIONS = ("error", "drop", "turns", "right")
-
-
-@dataclass(frozen=True)
-class Tokenized:
-    """One tokenized example.
-
-    Attributes
-    ----------
-    input_ids, labels
-        Of equal length; labels are the ids where supervised, else -100. Both are empty when `dropped`.
-    supervised_tokens
-        How many labels count in the loss: those from position 1 on (the model predicts token i from
-        the tokens before it, so a label at position 0 is never used).
-    dropped
-        Why the example can't be trained on, or None: "too_long", "no_answer_left".
-    lost_tokens, lost_supervised_tokens
-        What truncation or dropping took away.
-    length, prompt_length, first_answer_end
-        Tokens before truncation; how many of them come before the first supervised one; and how many
-        it takes to hold the first answer whole.
-    row
-        The row's number, when the caller gave it.
-    """
-
-    input_ids: tuple[int, ...]
-    labels: tuple[int, ...]
-    supervised_tokens: int
-    dropped: str | None = None
-    lost_tokens: int = 0
-    lost_supervised_tokens: int = 0
-    length: int = 0
-    prompt_length: int = 0
-    first_answer_end: int = 0
-    row: int | None = None
-
-    def __len__(self) -> int:
-        return len(self.input_ids)
-
-    def __str__(self) -> str:
-        if self.dropped:
-            return f"dropped ({self.dropped}): {self.length} tokens, {self.prompt_length} of them prompt"
-        lost = f", {self.lost_tokens} cut off" if self.lost_tokens else ""
-        return f"{len(self)} tokens, {self.supervised_tokens} supervised{lost}"
-
-
-@dataclass(frozen=True)
-class TokenizedSet:
-    """Tokenized examples and what became of the rows.
-
-    Attributes
-    ----------
-    examples
-        The kept ones, in row order.
-    rows
-        How many rows were read.
-    dropped
-        Row numbers by reason.
-    truncated
-        Numbers of the rows that lost tokens but were kept.
-    lost_tokens, lost_supervised_tokens
-        Over all rows, dropped ones included.
-    bad_rows
-        (number, what is wrong with it) of each row that was skipped because it can't be trained on.
-    unused_keys
-        Keys that rows have and nothing uses, with the number of rows.
-    changes
-        Rows changed, by repair.
-    end_ids
-        Ids in which the supervised spans end: generation has to stop at them.
-    unit
-        What an example is: "rows", or "pairs" of preferences.
-    """
-
-    examples: Sequence[Tokenized]
-    rows: int
-    dropped: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    truncated: tuple[int, ...] = ()
-    lost_tokens: int = 0
-    lost_supervised_tokens: int = 0
-    bad_rows: tuple[tuple[int, str], ...] = ()
-    unused_keys: Mapping[str, int] = field(default_factory=dict)
-    changes: Mapping[str, int] = field(default_factory=dict)
-    end_ids: tuple[int, ...] = ()
-    unit: str = "rows"
-
-    def take(self, indices: np.ndarray, rows: int, **changes: Any) -> TokenizedSet:
-        """Keep some of the examples; `rows` and `changes` are the figures of what is left."""
-        return replace(self, examples=self.examples.take(indices), rows=rows, **changes)
-
-    @classmethod
-    def join(cls, sets: Sequence[TokenizedSet]) -> TokenizedSet:
-        """Put sets one after the other; row numbers go on from one set to the next."""
-        dropped: dict[str, list[int]] = {}
-        truncated, bad, unused, changes, first = [], [], Counter(), Counter(), 0
-        for one in sets:
-            for reason, numbers in one.dropped.items():
-                dropped.setdefault(reason, []).extend(first + n for n in numbers)
-            truncated += [first + n for n in one.truncated]
-            bad += [(first + n, said) for n, said in one.bad_rows]
-            unused.update(one.unused_keys)
-            changes.update(one.changes)
-            first += one.rows
-        return cls(
-            FlatExamples.join([one.examples for one in sets]), first, {r: tuple(n) for r, n in dropped.items()},
-            tuple(truncated), sum(one.lost_tokens for one in sets), sum(one.lost_supervised_tokens for one in sets),
-            tuple(bad), dict(unused), dict(changes), tuple(sorted({i for one in sets for i in one.end_ids})), sets[0].unit,
-        )  # fmt: skip
-
-    @property
-    def lengths(self) -> np.ndarray:
-        """Tokens of each kept example, int64."""
-        if isinstance(self.examples, FlatExamples):
-            return self.examples.lengths
-        return np.array([len(example) for example in self.examples], np.int64)
-
-    @property
-    def tokens(self) -> int:
-        """Tokens of the kept examples."""
-        return int(self.lengths.sum())
-
-    @property
-    def supervised_tokens(self) -> int:
-        """Supervised tokens of the kept examples."""
-        if isinstance(self.examples, FlatExamples):
-            return int(self.examples.figures[:, 0].sum())
-        return sum(example.supervised_tokens for example in self.examples)
-
-    @property
-    def longest(self) -> int:
-        """Tokens of the longest kept example."""
-        return int(self.lengths.max())
-
-    def __len__(self) -> int:
-        return len(self.examples)
-
-    def __iter__(self) -> Iterator[Tokenized]:
-        return iter(self.examples)
-
-    def __getitem__(self, index):
-        return self.examples[index]
-
-    def __str__(self) -> str:
-        lines = [
-            f"{self.rows:,} {self.unit}: {len(self):,} kept, {self.tokens:,} tokens, "
-            f"{self.supervised_tokens:,} supervised ({self.supervised_tokens / max(1, self.tokens):.1%})"
-        ]
-        for reason, rows in self.dropped.items():
-            lines.append(f"dropped, {reason}: {len(rows):,} ({self.unit} {_some(rows)})")
-        if self.truncated:
-            lines.append(f"truncated: {len(self.truncated):,} ({self.unit} {_some(self.truncated)})")
-        if self.lost_tokens:
-            lines.append(
-                f"lost: {self.lost_tokens:,} tokens, {self.lost_supervised_tokens:,} of them supervised"
-            )
-        if self.bad_rows:
-            lines.append(f"first bad row: {self.bad_rows[0][1]}")
-        lines += [f"changed, {name}: {count:,} rows" for name, count in self.changes.items()]
-        if self.unused_keys:
-            named = ", ".join(f"{key!r} of {count:,} rows" for key, count in self.unused_keys.items())
-            lines.append(f"not used, and not learned: {named}")
-        return "\n".join(lines)
-
-    def _repr_html_(self) -> str:
-        from html import escape
-
-        return f"<pre>{escape(str(self))}</pre>"
-
-
-class FlatExamples(Sequence[Tokenized]):
-    """Tokenized examples end to end in two arrays, 8 bytes a token; each is made when it is asked for.
-
-    Parameters
-    ----------
-    input_ids, labels : numpy.ndarray
-        int32, all examples one after the other.
-    ends : numpy.ndarray
-        int64, shape (examples,): where each ends.
-    figures : numpy.ndarray
-        int64, shape (examples, 7): supervised, lost and lost supervised tokens, length, prompt length, end of the first
-        answer, row number (-1 for none).
-    """
-
-    def __init__(self, input_ids: np.ndarray, labels: np.ndarray, ends: np.ndarray, figures: np.ndarray):
-        self.input_ids, self.labels, self.ends, self.figures = input_ids, labels, ends, figures
-
-    @classmethod
-    def of(cls, examples: Iterable[Tokenized]) -> FlatExamples:
-        """Lay examples end to end, one at a time."""
-        input_ids, labels, ends, figures = array("i"), array("i"), array("q"), array("q")
-        for e in examples:
-            input_ids.extend(e.input_ids)
-            labels.extend(e.labels)
-            ends.append(len(input_ids))
-            row = -1 if e.row is None else e.row
-            figures.extend(
-                (
-                    e.supervised_tokens,
-                    e.lost_tokens,
-                    e.lost_supervised_tokens,
-                    e.length,
-                    e.prompt_length,
-                    e.first_answer_end,
-                    row,
-                )
-            )
-        flat = [
-            np.frombuffer(a, kind) if a else np.zeros(0, kind)
-            for a, kind in ((input_ids, np.int32), (labels, np.int32), (ends, np.int64), (figures, np.int64))
-        ]
-        return cls(*flat[:3], flat[3].reshape(-1, 7))
-
-    @property
-    def lengths(self) -> np.ndarray:
-        """Tokens of each example, int64."""
-        return np.diff(self.ends, prepend=0)
-
-    def __len__(self) -> int:
-        return len(self.ends)
-
-    def __getitem__(self, index):
-        if isinstance(index, slice):
-            return tuple(self[i] for i in range(*index.indices(len(self))))
-        index = range(len(self))[index]
-        part = self.part(index)
-        supervised, lost, lost_supervised, length, prompt, first, row = self.figures[index].tolist()
-        return Tokenized(
-            tuple(self.input_ids[part].tolist()), tuple(self.labels[part].tolist()), supervised, None, lost,
-            lost_supervised, length, prompt, first, None if row < 0 else row,
-        )  # fmt: skip
-
-    @property
-    def rows(self) -> np.ndarray:
-        """Row number of each example, -1 where none was given."""
-        return self.figures[:, 6]
-
-    def take(self, indices: np.ndarray) -> FlatExamples:
-        """Some of the examples, in the order asked for."""
-        kept = np.concatenate(
-            [np.zeros(0, np.int64), *(np.arange(p.start, p.stop) for p in map(self.part, indices.tolist()))]
-        )
-        return FlatExamples(
-            self.input_ids[kept], self.labels[kept], np.cumsum(self.lengths[indices]), self.figures[indices]
-        )
-
-    @staticmethod
-    def join(parts: Sequence[FlatExamples]) -> FlatExamples:
-        """Put examples of several sets end to end."""
-        starts = np.cumsum([0, *(len(part.input_ids) for part in parts)])
-        return FlatExamples(
-            np.concatenate([part.input_ids for part in parts]), np.concatenate([part.labels for part in parts]),
-            np.concatenate([part.ends + start for part, start in zip(parts, starts, strict=False)]),
-            np.concatenate([part.figures for part in parts]),
-        )  # fmt: skip
-
-    def part(self, index: int) -> slice:
-        """Where an example's tokens are in the arrays."""
-        return slice(int(self.ends[index - 1]) if index else 0, int(self.ends[index]))
-
-
-def _some(rows: tuple[int, ...], most: int = 5) -> str:
-    return ", ".join(map(str, rows[:most])) + (", ..." if len(rows) > most else "")
 
 
 def supervised_mask(offsets: Iterable[tuple[int, int]], spans: Iterable[tuple[int, int]]) -> list[bool]:
@@ -416,14 +157,14 @@ class RowTokenizer:
         self.template = ChatTemplate(tokenizer, template, stop_tokens)
         self.control = control_tokens(tokenizer)
         self.end_ids: set[int] = set()
-        self.repairs, self.changes = tuple(repairs), Counter()
+        self.repairs, self.changes, self.unused = tuple(repairs), Counter(), Counter()
 
     def batch(
         self, rows: Sequence[tuple[int | None, Any]]
     ) -> list[tuple[Tokenized | None, ValueError | None]]:
         """For each (number, row) the tokenized example, or what is wrong with the row."""
         rendered = [self._render(row, number) for number, row in rows]
-        texts = [done.text for done in rendered if isinstance(done, Rendered)]
+        texts = [done[0].text for done in rendered if not isinstance(done, ValueError)]
         # add_special_tokens=False: the template has already written BOS where there is one.
         encoded = (
             self.tokenizer(texts, add_special_tokens=False, return_attention_mask=False, verbose=False)
@@ -437,18 +178,23 @@ class RowTokenizer:
                 found.append((None, done))
                 continue
             try:
-                found.append((self._finish(done, next(encodings), number), None))
+                found.append((self._finish(*done, next(encodings), number), None))
             except ValueError as error:
                 found.append((None, error))
         return found
 
-    def _render(self, row: Any, number: int | None) -> Rendered | ValueError:
+    def _render(self, row: Any, number: int | None) -> tuple[Rendered, int] | ValueError:
+        """The row's text, and the number of its question; or what is wrong with it."""
         try:
-            example = (
-                mend(row, number, self.repairs, self.changes) if self.repairs else to_example(row, number)
-            )
+            if isinstance(row, Example) or self.repairs:
+                self.unused.update(unused_keys(row))
+                example = mend(row, number, self.repairs, self.changes) if self.repairs else row
+            else:
+                chat = read_chat(row, number)
+                self.unused.update(dict.fromkeys(chat.unused).keys())
+                example = chat.checked()
             self._check_text(example, number)
-            return self.template.render(example, self.turns)
+            return self.template.render(example, self.turns), question_number(example)
         except RowError as error:
             return error
         except ValueError as error:
@@ -471,7 +217,7 @@ class RowTokenizer:
                         )
                     )  # fmt: skip
 
-    def _finish(self, rendered: Rendered, encoding: Any, number: int | None) -> Tokenized:
+    def _finish(self, rendered: Rendered, question: int, encoding: Any, number: int | None) -> Tokenized:
         where = "" if number is None else f"row {number}: "
         input_ids = encoding.ids
         bos = self.tokenizer.bos_token_id
@@ -506,7 +252,7 @@ class RowTokenizer:
             kept_ids, kept_labels, dropped = (), (), "no_answer_left"
         return Tokenized(
             kept_ids, kept_labels, supervised, dropped, length - len(kept_ids), _count(labels) - supervised, length,
-            prompt_length, first_answer_end, number,
+            prompt_length, first_answer_end, number, question,
         )  # fmt: skip
 
 
@@ -515,6 +261,13 @@ def token_span(encoding: Any, start: int, end: int) -> tuple[int, int]:
     first = next(t for t in map(encoding.char_to_token, range(start, end)) if t is not None)
     last = next(t for t in map(encoding.char_to_token, range(end - 1, start - 1, -1)) if t is not None)
     return first, last
+
+
+def question_number(example: Example) -> int:
+    """A number that examples with the same question share: of all turns but the last, white space and case apart (int64)."""
+    text = normalise_text("\n".join(message["content"] for message in example.messages[:-1]))
+    digest = hashlib.blake2b(text.encode(errors="replace"), digest_size=8).digest()
+    return int.from_bytes(digest, "big", signed=True)
 
 
 def _count(labels: Sequence[int]) -> int:
@@ -533,6 +286,8 @@ def tokenize_rows(
     repairs: Sequence[str] = (),
     stop_tokens: Iterable[str] = (),
     batch_size: int = 256,
+    progress: bool = False,
+    lay: Callable[[Iterable[Tokenized]], FlatExamples] = FlatExamples.of,
 ) -> TokenizedSet:
     """Tokenize rows and report what was dropped or truncated, by reason and row number.
 
@@ -551,6 +306,10 @@ def tokenize_rows(
         As in `render`.
     batch_size
         Rows tokenized at once, which the tokenizer spreads over the cores.
+    progress
+        Show a bar if it takes more than a few seconds (not where stderr is no terminal).
+    lay
+        What the examples are laid into, one after the other: memory, or a file (``cache``).
 
     Raises
     ------
@@ -570,7 +329,8 @@ def tokenize_rows(
         raise ValueError(f"bad_rows={bad_rows!r}: expected 'stop' or 'skip'.")
     work = RowTokenizer(tokenizer, max_length, template, turns, truncation, stop_tokens, repairs)
     found = _Found()
-    examples = FlatExamples.of(_kept(rows, work, bad_rows, batch_size, found))
+    with tqdm(desc="preparing rows", unit=" rows", delay=3, disable=None if progress else True) as bar:
+        examples = lay(_kept(rows, work, bad_rows, batch_size, found, bar))
     if not found.count:
         raise ValueError(
             "No rows: found an empty list, expected at least one row. Check the file and its split."
@@ -590,7 +350,7 @@ def tokenize_rows(
         )
     return TokenizedSet(
         examples, found.count, {reason: tuple(numbers) for reason, numbers in found.dropped.items()},
-        tuple(found.truncated), found.lost, found.lost_supervised, tuple(found.bad), dict(found.unused.most_common()),
+        tuple(found.truncated), found.lost, found.lost_supervised, tuple(found.bad), dict(work.unused.most_common()),
         dict(work.changes), tuple(sorted(work.end_ids)),
     )  # fmt: skip
 
@@ -608,18 +368,19 @@ class _Found:
     dropped: dict[str, list[int]] = field(default_factory=dict)
     truncated: list[int] = field(default_factory=list)
     bad: list[tuple[int, str]] = field(default_factory=list)
-    unused: Counter[str] = field(default_factory=Counter)
     shortest_prompt: int | None = None
     shortest_row: int | None = None
     smallest: int | None = None
 
 
-def _kept(rows, work: RowTokenizer, bad_rows: str, batch_size: int, found: _Found) -> Iterator[Tokenized]:
+def _kept(
+    rows, work: RowTokenizer, bad_rows: str, batch_size: int, found: _Found, bar: tqdm
+) -> Iterator[Tokenized]:
     """The examples that are kept, while all else is counted."""
     numbered = enumerate(rows)
     while some := list(islice(numbered, batch_size)):
-        for (number, row), (one, error) in zip(some, work.batch(some), strict=True):
-            found.unused.update(unused_keys(row))
+        bar.update(len(some))
+        for (number, _), (one, error) in zip(some, work.batch(some), strict=True):
             found.count += 1
             if error is not None:
                 if bad_rows == "stop":

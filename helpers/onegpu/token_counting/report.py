@@ -200,8 +200,11 @@ def _count(
     try:
         return count_tokens(opened, column, labels, **options)
     except MissingColumn as error:
-        if error.argument != "labels" or labels != "labels":
+        if error.argument != "labels":
             raise
+        if labels != "labels":
+            said = str(error).replace("give labels=None", "leave labels out")
+            raise MissingColumn(said, error.argument) from None
         notes.append("no column 'labels': tokens alone are counted")
         return count_tokens(opened, column, None, **options)
 
@@ -237,7 +240,6 @@ def _count_text(
 def _tokenized(
     split, work, prepare, columns, bad_rows, left_out: Counter, unused: Counter
 ) -> Iterator[pa.RecordBatch]:
-    from onegpu.sft_datasets.formats import unused_keys
     from onegpu.sft_datasets.readers import rename
 
     numbered = enumerate(split)
@@ -245,8 +247,7 @@ def _tokenized(
         renamed = [(i, rename(row, columns, i, "the rows") if columns else row) for i, row in some]
         prepared = [(i, prepare(row) if prepare else row) for i, row in renamed]
         done = []
-        for (_, row), (one, error) in zip(prepared, work.batch(prepared), strict=True):
-            unused.update(unused_keys(row))
+        for one, error in work.batch(prepared):
             if error is None:
                 done.append(one)
                 left_out.update([one.dropped] if one.dropped else [])
@@ -254,6 +255,8 @@ def _tokenized(
                 raise error
             else:
                 left_out["bad_row"] += 1
+        unused.update(work.unused)
+        work.unused.clear()
         columns_of = [[list(one.input_ids) for one in done], [list(one.labels) for one in done]]
         yield pa.record_batch(
             [pa.array(c, kind) for c, kind in zip(columns_of, _SCHEMA.types, strict=True)], schema=_SCHEMA

@@ -69,7 +69,8 @@ class TrainingSteps:
     @property
     def waste(self) -> dict[str, float]:
         """Share of the computed tokens that are padding, by strategy, 0 to 1."""
-        return {name: 1 - self.tokens / room if room else 0.0 for name, room in self.room.items()}
+        # Expected room is a sum of fractions and may come out a rounding error below the tokens in it.
+        return {name: max(0.0, 1 - self.tokens / room) if room else 0.0 for name, room in self.room.items()}
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as plain JSON types."""
@@ -241,7 +242,10 @@ def _room_of_grouped_batches(lengths: np.ndarray, rows: np.ndarray, batch_size: 
         return 0.0
     rng = np.random.default_rng(0)
     if n_rows > _SIMULATED_ROWS:
-        rows = rng.multivariate_hypergeometric(rows, _SIMULATED_ROWS, method="marginals")
+        if n_rows < 10**9:
+            rows = rng.multivariate_hypergeometric(rows, _SIMULATED_ROWS, method="marginals")
+        else:  # more than numpy draws from; of so many, whether a row could be drawn twice makes no difference
+            rows = rng.multinomial(_SIMULATED_ROWS, rows / n_rows)
     order = rng.permutation(np.repeat(lengths, rows))
     together = batch_size * max(1, min(order.size // (batch_size * 4), 50))
     room = 0

@@ -4,13 +4,12 @@ import json
 import tracemalloc
 
 import pytest
+from chats import chat
 from onegpu import models
 from onegpu.models import tiny_tokenizer
 from onegpu.qlora_finetune import FinetuneConfig, finetune, prepare_data
 from onegpu.qlora_finetune import run as run_module
 from onegpu.sft_datasets import cache, tokenize_rows, tokenized
-
-from .conftest import chat
 
 
 def write(path, rows):

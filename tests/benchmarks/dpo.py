@@ -1,7 +1,7 @@
 """Pairs and tokens per second of DPO on the shipped rankings: TRL's DPOTrainer against ours, each in a fresh process.
 
 The same model in NF4, the same pairs, LoRA settings, number format and pairs a step (ours packs them: as many as fill a
-row). Prints pairs, real tokens (both sides, no padding) and the losses of the first two steps: ln 2 first, since policy
+row, each prompt once). Prints pairs, tokens (of both sides with their prompts, no padding) and the losses of the first two steps: ln 2 first, since policy
 and reference are one. Ours asks the reference when a pair comes for the first time and keeps its answer, so the first
 epoch and later ones are timed apart; TRL asks in each step, or for all pairs before the first one (the time for that is
 not in its rate, and printed).
@@ -89,7 +89,11 @@ def run_ours(variant: str, steps: int) -> dict[str, dict]:
             model=attach_adapters(loaded.model, config), train_dataset=some, beta=config.beta,
             args=training_arguments(config, "fp32", folder, False),
         )  # fmt: skip
-        found = timed(trainer, lambda batch: (len(batch["pairs"]), batch["input_ids"].numel()), steps)
+        found = timed(
+            trainer,
+            lambda batch: (len(batch["pairs"]), batch["input_ids"].numel() + sum(batch["prefix_lens"])),
+            steps,
+        )
         return {"ours, first epoch": found["all"], "ours, later epochs": found["later"]}
 
 

@@ -107,6 +107,33 @@ def test_sliding_window_keeps_to_its_window(kv_heads):
     torch.testing.assert_close(out[0, 4], expected)
 
 
+@pytest.mark.parametrize("kv_heads", [1, 4])
+@pytest.mark.parametrize("sliding_window", [None, 3])
+def test_a_second_answer_sees_the_prompt_that_stands_before_the_first(kv_heads, sliding_window):
+    """Prompt of 3 tokens with an answer of 2, then another answer of 4, of which the prompt comes before."""
+    torch.manual_seed(0)
+    q, k, v = torch.randn(1, 4, 9, 8), torch.randn(1, kv_heads, 9, 8), torch.randn(1, kv_heads, 9, 8)
+    out, _ = packed_sdpa(
+        torch.nn.Module(),
+        q,
+        k,
+        v,
+        no_mask(),
+        seq_lens=(5, 4),
+        prefix_lens=(0, 3),
+        sliding_window=sliding_window,
+    )
+    again = [0, 1, 2, 5, 6, 7, 8]
+    whole, _ = packed_sdpa(
+        torch.nn.Module(),
+        *(t[:, :, again] for t in (q, k, v)),
+        no_mask(),
+        seq_lens=(7,),
+        sliding_window=sliding_window,
+    )
+    torch.testing.assert_close(out[:, 5:], whole[:, 3:])
+
+
 def test_without_lengths_it_is_plain_sdpa():
     model = tiny_model()
     ids = torch.tensor([[3, 3, 5, 6, 7], [8, 9, 10, 11, 12]])

@@ -8,7 +8,7 @@ from chats import chat
 from onegpu import models
 from onegpu.models import tiny_tokenizer
 from onegpu.preference_data import dpo_loss, pair_logprobs, sides_of, tokenize_pair_set, tokenize_pairs
-from onegpu.qlora_finetune import FinetuneConfig, attach_adapters, finetune, prepare_data
+from onegpu.qlora_finetune import FinetuneConfig, attach_adapters, finetune, preferences, prepare_data
 from onegpu.qlora_finetune import run as run_module
 from onegpu.qlora_finetune.memory import memory_setup
 from onegpu.qlora_finetune.preferences import PairRows, PreferenceTrainer, collate_pairs
@@ -129,7 +129,7 @@ def test_loss_gradients_and_figures_are_those_of_trls_trainer(tiny_folder, tmp_p
         trls, batch = trl_trainer(model, pairs, tmp_path / "trl")
     ours = trainer_of(trls.model, config, rows, tmp_path, new_adapters=new_adapters)
     move(trls.model, 2)
-    loss, gradients = loss_and_gradients(ours, collate_pairs([rows[0], rows[1]]))
+    loss, gradients = loss_and_gradients(ours, ours.collate([rows[0], rows[1]]))
     trls.model.base_model.model.set_attn_implementation("sdpa")
     their_loss, their_gradients = loss_and_gradients(trls, batch)
 
@@ -165,6 +165,49 @@ def test_loss_is_that_of_the_written_out_dpo_on_padded_pairs(tiny_nf4, tmp_path)
     torch.testing.assert_close(losses.detach(), done.losses, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(figures[:, 1], done.chosen_rewards, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(figures[:, 4], policy[1], rtol=1e-5, atol=1e-5)
+
+
+def test_the_prompt_of_a_pair_stands_in_the_row_once():
+    pairs = tokenize_pair_set(PAIRS[:5], tiny_tokenizer())
+    rows = PairRows(pairs, [[0, 1, 2, 3, 4]])
+    once, twice = (collate_pairs([rows[0]], shared=shared) for shared in (True, False))
+    prompts = [pair.prompt_length for pair in pairs]
+    assert once["input_ids"].numel() == twice["input_ids"].numel() - sum(prompts) + 5 == pairs.tokens
+    assert (once["labels"] != -100).sum() == (twice["labels"] != -100).sum() == pairs.supervised_tokens
+    assert once["prefix_lens"] == tuple(n for prompt in prompts for n in (0, prompt - 1))
+    at = once["seq_lens"][0]
+    assert once["position_ids"][0, at] == prompts[0] - 1
+
+
+def test_sides_that_begin_alike_by_chance_are_put_together_again():
+    """Answers whose first tokens are one with the prompt's end would be cut elsewhere."""
+    rows = [{"prompt": "2+2?", "chosen": "four", "rejected": "fourteen"}]
+    tokenizer = tiny_tokenizer()
+    (pair,) = tokenize_pair_set(rows, tokenizer).examples
+    padded = tokenize_pairs(rows, tokenizer)[0]
+    for side, whole in zip(sides_of(pair), (padded.chosen, padded.rejected), strict=True):
+        assert side["input_ids"] == list(whole.input_ids[: len(side["input_ids"])])
+        assert side["labels"] == list(whole.labels[: len(side["labels"])])
+        assert sum(label != -100 for label in side["labels"]) == whole.supervised_tokens
+
+
+def test_where_a_shared_prompt_would_change_numbers_it_stands_before_each_side(
+    tiny_nf4, tmp_path, monkeypatch
+):
+    model = attach_adapters(tiny_nf4.model, FinetuneConfig(lora_r=4, gradient_checkpointing=False))
+    rows = PairRows(tokenize_pair_set(PAIRS[:5], tiny_tokenizer()), [[0, 1, 2, 3, 4]])
+    trainer = trainer_of(model, FinetuneConfig(method="dpo"), rows, tmp_path)
+    assert trainer.check_shared_prompts(1e-4).startswith("each pair's prompt once")
+    assert "prefix_lens" in trainer.collate([rows[0]])
+    unshared = preferences.collate_pairs
+
+    def forgetful(items, shared=True):
+        return {k: v for k, v in unshared(items, shared).items() if k != "prefix_lens"}
+
+    monkeypatch.setattr(preferences, "collate_pairs", forgetful)
+    assert trainer.check_shared_prompts(1e-4).startswith("a prompt before each side")
+    monkeypatch.undo()
+    assert trainer.collate([rows[0]])["seq_lens"] == unshared([rows[0]], shared=False)["seq_lens"]
 
 
 def test_a_pair_is_both_sides_up_to_their_end_tokens_with_the_answers_supervised():

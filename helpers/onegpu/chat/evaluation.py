@@ -168,7 +168,7 @@ def pair_measures(speaker: Any, pairs: Any, beta: float) -> dict[str, Any]:
     for [pair] in PairRows(pairs, [[i] for i in range(len(pairs))]):
         batch = {
             name: value.to(speaker.model.device) if isinstance(value, torch.Tensor) else value
-            for name, value in collate_pairs([[pair]]).items()
+            for name, value in collate_pairs([[pair]], shared=False).items()
         }
         with speaker.voice():
             logprobs = example_logprobs(speaker.model, batch, packed=False)

@@ -34,6 +34,7 @@ def packed_sdpa(
     scaling: float | None = None,
     seq_lens: Sequence[int] | None = None,
     sliding_window: int | None = None,
+    prefix_lens: Sequence[int] | None = None,
     **kwargs,
 ) -> tuple[torch.Tensor, None]:
     """Causal attention, example by example where ``seq_lens`` is given, else transformers' own ``sdpa``.
@@ -46,6 +47,9 @@ def packed_sdpa(
         Tokens of each example in the row; they add up to ``tokens``.
     sliding_window
         As transformers passes it: a token sees itself and the ``sliding_window - 1`` tokens before it.
+    prefix_lens
+        For each example, how many tokens of the example before it come before its own, for answers to one prompt that
+        stands there once. None: none.
 
     Returns
     -------
@@ -74,11 +78,17 @@ def packed_sdpa(
         )
     parts = []
     lens = list(seq_lens)
-    for q, k, v in zip(query.split(lens, 2), key.split(lens, 2), value.split(lens, 2), strict=True):
-        n = q.shape[2]
+    keys, values = key.split(lens, 2), value.split(lens, 2)
+    for i, (q, k, v) in enumerate(zip(query.split(lens, 2), keys, values, strict=True)):
+        n, before = q.shape[2], prefix_lens[i] if prefix_lens else 0
+        if before:
+            k = torch.cat([keys[i - 1][:, :, :before], k], 2)
+            v = torch.cat([values[i - 1][:, :, :before], v], 2)
         window = None
-        if sliding_window is not None and sliding_window < n:
-            window = torch.ones(n, n, dtype=torch.bool, device=q.device).tril().triu(1 - sliding_window)
+        if before or (sliding_window is not None and sliding_window < n):
+            window = torch.ones(n, before + n, dtype=torch.bool, device=q.device).tril(before)
+            if sliding_window is not None:
+                window = window.triu(before + 1 - sliding_window)
         if q.shape[1] != k.shape[1] and window is not None:
             k, v = (t.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for t in (k, v))
         out = F.scaled_dot_product_attention(

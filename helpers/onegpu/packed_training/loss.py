@@ -106,7 +106,7 @@ def supervised_loss(
         A causal LM of transformers, or a peft model around one; for ``packed`` one that uses ``packed_sdpa``.
     inputs
         ``input_ids``, ``position_ids``, ``labels`` of shape (1, tokens) and ``seq_lens``, as ``collate_rows`` makes
-        them.
+        them; for ``packed`` also ``prefix_lens``, as ``packed_sdpa`` takes them.
     packed
         All examples in one forward pass. False: one pass for each example, with the model's own attention and
         positions, for models that can't keep examples of one row apart.
@@ -151,7 +151,8 @@ def _token_losses(
     causal_lm = model.get_base_model() if hasattr(model, "get_base_model") else model
     weight = _plain_head(causal_lm) if chunked_head else None
     if packed:
-        arguments = {name: inputs[name] for name in ("input_ids", "position_ids", "seq_lens")}
+        names = ("input_ids", "position_ids", "seq_lens", "prefix_lens")
+        arguments = {name: inputs[name] for name in names if name in inputs}
         arguments["attention_mask"] = no_mask(inputs["input_ids"].device)
         return _losses_of_pass(causal_lm, weight, inputs["labels"], arguments)
     lens = list(inputs["seq_lens"])

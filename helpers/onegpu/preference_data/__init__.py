@@ -25,6 +25,7 @@ from onegpu.preference_data.losses import (
 from onegpu.preference_data.pair_sets import (
     NoPreferences,
     pairs_in,
+    parts_of,
     read_preferences,
     row_pairs,
     sides_of,
@@ -92,6 +93,7 @@ __all__ = [
     "pairs_in",
     "pairs_of",
     "parse_order",
+    "parts_of",
     "position_bias",
     "ranking_loss",
     "read_pairs",

@@ -1,7 +1,9 @@
 """Pairs as a training run wants them: read from rows of any form, tokenized, both sides end to end in two flat arrays.
 
-A pair is one example here: the chosen side, then the rejected one, each with the prompt before it and up to the end
-token of its answer. `first_answer_end` of its figures is where the chosen side ends, so `sides_of` takes it apart again.
+A pair is one example here: prompt and chosen answer, then the rejected answer, each up to its end token. The prompt stands
+there once, but for its last token, which comes again before the rejected answer, whose first token is predicted from it.
+`prompt_length` of its figures is how many tokens both sides begin with, `first_answer_end` where the chosen side ends:
+`parts_of` cuts there, and `sides_of` puts the prompt before both.
 """
 
 from __future__ import annotations
@@ -173,7 +175,7 @@ def tokenize_pair_set(
     tokenizer, template, stop_tokens
         As in `sft_datasets.tokenize_rows`.
     max_length
-        The most tokens of a pair, both sides together. None: no limit.
+        The most tokens of a pair: its prompt and both answers. None: no limit.
     truncation
         "drop": drop a pair that is longer. "right": cut each side at half of `max_length` on its own.
     bad_rows
@@ -215,7 +217,7 @@ def tokenize_pair_set(
         raise ValueError(f"None of the {found.count:,} pairs can be trained on. The first: {found.bad[0][1]}")
     if not len(examples):
         raise ValueError(
-            f"max_length={max_length} leaves no pair of {found.count:,}: both sides of a pair go into one row. The "
+            f"max_length={max_length} leaves no pair of {found.count:,}: a pair's prompt and both answers go into one row. The "
             f"smallest max_length that keeps one is {found.smallest} (truncation={truncation!r})."
         )
     return TokenizedSet(
@@ -284,26 +286,49 @@ def _of_row(error: ValueError, number: int, row: int) -> ValueError:
 
 def _end_to_end(sides: tuple[Tokenized, Tokenized], number: int) -> Tokenized:
     """Both sides, each up to its last supervised token: what a template writes after the end token teaches nothing."""
-    ids: list[int] = []
-    labels: list[int] = []
-    ends = []
-    for side in sides:
-        last = max(i for i, label in enumerate(side.labels) if label != IGNORE) + 1
-        ids += side.input_ids[:last]
-        labels += side.labels[:last]
-        ends.append(len(ids))
+    chosen, rejected = (
+        (side.input_ids[:end], side.labels[:end])
+        for side in sides
+        for end in [max(i for i, label in enumerate(side.labels) if label != IGNORE) + 1]
+    )
+    most = min(side.prompt_length for side in sides)
+    common = next((i for i in range(most) if chosen[0][i] != rejected[0][i]), most)
+    rest = slice(max(common - 1, 0), None)
     return Tokenized(
-        tuple(ids), tuple(labels), sum(side.supervised_tokens for side in sides), None,
+        chosen[0] + rejected[0][rest], chosen[1] + rejected[1][rest], sum(side.supervised_tokens for side in sides), None,
         sum(side.lost_tokens for side in sides), sum(side.lost_supervised_tokens for side in sides),
-        sum(side.length for side in sides), sides[0].prompt_length, ends[0], number,
-        sides[0].question,
+        sum(side.length for side in sides), common, len(chosen[0]), number, sides[0].question,
     )  # fmt: skip
 
 
-def sides_of(pair: Tokenized) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
-    """Take an example of `tokenize_pair_set` apart: input_ids and labels of the chosen and of the rejected side."""
-    at = pair.first_answer_end
-    return tuple(
+Side = dict[str, list[int]]
+
+
+def parts_of(pair: Tokenized) -> tuple[tuple[Side, Side], int]:
+    """Take an example of `tokenize_pair_set` apart.
+
+    Returns
+    -------
+    tuple
+        (prompt and chosen answer, rejected answer after the prompt's last token), each with input_ids and labels; and
+        how many tokens of the first part come before the second.
+
+    Examples
+    --------
+    >>> from onegpu.models import tiny_tokenizer
+    >>> (pair,) = tokenize_pair_set([{"prompt": "2+2?", "chosen": "4", "rejected": "5"}], tiny_tokenizer()).examples
+    >>> (first, second), before = parts_of(pair)
+    >>> first["input_ids"][before] == second["input_ids"][0], second["labels"][0]
+    (True, -100)
+    """
+    first, second = (
         {"input_ids": list(pair.input_ids[part]), "labels": list(pair.labels[part])}
-        for part in (slice(at), slice(at, None))
+        for part in (slice(pair.first_answer_end), slice(pair.first_answer_end, None))
     )
+    return (first, second), max(pair.prompt_length - 1, 0)
+
+
+def sides_of(pair: Tokenized) -> tuple[Side, Side]:
+    """Take an example of `tokenize_pair_set` apart: input_ids and labels of the chosen and of the rejected side."""
+    (chosen, rejected), before = parts_of(pair)
+    return chosen, {name: chosen[name][:before] + rejected[name] for name in rejected}

@@ -119,7 +119,7 @@ class FinetuneConfig:
     output_dir : str
         Adapter, checkpoints and report go here. Empty: ``runs/`` and a name made from data and model.
     max_length : int
-        Tokens of a packed row, and the longest example; with "dpo" an example is a pair, both sides of it.
+        Tokens of a packed row, and the longest example; with "dpo" an example is a pair: its prompt and both answers.
     packing : bool
         Examples end to end in rows of ``max_length``. False: each example is a row of its own length, and a forward
         pass of its own; still no padding.

@@ -18,7 +18,7 @@ import torch
 
 from onegpu.packed_training.loss import example_logprobs
 from onegpu.packed_training.packing import collate_rows
-from onegpu.preference_data import dpo_loss, pair_accuracy, sides_of
+from onegpu.preference_data import dpo_loss, pair_accuracy, parts_of, sides_of
 from onegpu.qlora_finetune.evaluation import Scores
 from onegpu.qlora_finetune.trainer import PackedRows, QLoraTrainer
 from onegpu.sft_datasets import TokenizedSet
@@ -28,7 +28,7 @@ REFERENCE_FILE = "reference.pt"
 
 
 class PairRows(PackedRows):
-    """Rows of pairs: item ``i`` is the list of the pairs packed into row ``i``, each with its number and its two sides.
+    """Rows of pairs: item ``i`` is the list of the pairs packed into row ``i``, each with its number.
 
     Parameters
     ----------
@@ -45,22 +45,44 @@ class PairRows(PackedRows):
         self.first = first
 
     def __getitem__(self, i: int) -> list[dict[str, Any]]:
-        return [{"number": self.first + k, "sides": sides_of(self.examples[k])} for k in self.rows[i]]
+        return [{"number": self.first + k, "pair": self.examples[k]} for k in self.rows[i]]
 
     def most_examples(self) -> list[dict[str, list[int]]]:
         """Return the sides of the row that holds the most pairs."""
-        return [side for pair in super().most_examples() for side in pair["sides"]]
+        return [side for item in super().most_examples() for side in sides_of(item["pair"])]
 
     def spread(self, pairs: int) -> PairRows:
         """Return rows with about so many of the pairs, from all lengths."""
         return PairRows(self.examples, self.rows[:: max(1, len(self.examples) // pairs)], self.first)
 
 
-def collate_pairs(rows: Sequence[Sequence[dict[str, Any]]]) -> dict[str, Any]:
-    """Lay the sides of all pairs end to end (``collate_rows``): chosen, rejected, chosen, rejected ...; ``pairs`` are their numbers."""
-    pairs = [pair for row in rows for pair in row]
-    batch = collate_rows([[side for pair in pairs for side in pair["sides"]]])
-    return batch | {"pairs": tuple(pair["number"] for pair in pairs)}
+def collate_pairs(rows: Sequence[Sequence[dict[str, Any]]], shared: bool = True) -> dict[str, Any]:
+    """Lay all pairs end to end: chosen, rejected, chosen, rejected ...
+
+    Parameters
+    ----------
+    rows
+        Items of ``PairRows``.
+    shared
+        The prompt of a pair stands in the row once (``packed_sdpa``'s ``prefix_lens``). False: before each side.
+
+    Returns
+    -------
+    dict
+        As of ``collate_rows``; with ``prefix_lens`` where prompts are shared, and ``pairs``, the numbers of the pairs.
+    """
+    items = [item for row in rows for item in row]
+    numbers = {"pairs": tuple(item["number"] for item in items)}
+    if not shared:
+        return collate_rows([[side for item in items for side in sides_of(item["pair"])]]) | numbers
+    parts = [parts_of(item["pair"]) for item in items]
+    batch = collate_rows([[part for both, _ in parts for part in both]])
+    before = tuple(n for _, prompt in parts for n in (0, prompt))
+    shift = [n for n, length in zip(before, batch["seq_lens"], strict=True) for _ in range(length)]
+    return batch | numbers | {
+        "position_ids": batch["position_ids"] + torch.tensor([shift]),
+        "prefix_lens": before,
+    }  # fmt: skip
 
 
 class PreferenceTrainer(QLoraTrainer):
@@ -77,7 +99,7 @@ class PreferenceTrainer(QLoraTrainer):
         they are now, of which a copy is kept.
     """
 
-    collate = staticmethod(collate_pairs)
+    shared_prompts = True
 
     def __init__(self, *args, beta: float = 0.1, new_adapters: bool = True, **kwargs):
         super().__init__(*args, **kwargs)
@@ -92,6 +114,46 @@ class PreferenceTrainer(QLoraTrainer):
                 module.p = 0.0
             if isinstance(getattr(module, "attention_dropout", None), float):
                 module.attention_dropout = 0.0
+
+    def collate(self, rows):
+        """Lay pairs end to end, as the model can take them."""
+        return collate_pairs(rows, shared=self.shared_prompts and self.layout.get("packed", True))
+
+    @torch.no_grad()
+    def check_shared_prompts(self, allowed: float) -> str:
+        """See that a pair's prompt may stand in the row once, on the fullest row; else it will stand before each side.
+
+        Parameters
+        ----------
+        allowed
+            Nats per token by which the log-probabilities of a side may differ.
+
+        Returns
+        -------
+        str
+            What was found, empty where rows aren't packed.
+        """
+        if not self.layout.get("packed", True):
+            return ""
+        rows = self.train_dataset
+        fullest = rows[max(range(len(rows)), key=lambda i: len(rows.rows[i]))]
+        found = []
+        was_training = self.model.training
+        self.model.eval()
+        for shared in (True, False):
+            inputs = self._prepare_inputs(collate_pairs([fullest], shared=shared))
+            with self.accelerator.autocast():
+                found.append(example_logprobs(self.model, inputs, **self.layout))
+        self.model.train(was_training)
+        tokens = torch.tensor([sum(x != -100 for x in side["labels"]) for side in rows.most_examples()])
+        difference = float(((found[0] - found[1]).cpu() / tokens).abs().max())
+        self.shared_prompts = difference <= allowed
+        how = (
+            "each pair's prompt once"
+            if self.shared_prompts
+            else "a prompt before each side: sharing one differs"
+        )
+        return f"{how} ({difference:.1e} nats per token, allowed {allowed:.0e})"
 
     def pair_figures(self, inputs: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
         """Losses of the pairs of a batch (pairs,), and without gradient a row of figures for each pair, (pairs, 5).

@@ -190,7 +190,10 @@ def _train(config, output_dir, resume, say, loaded, on_step, stops) -> FinetuneR
         autocast=trainer.accelerator.autocast,
     )  # fmt: skip
     trainer.layout = check.layout
-    say(f"self-check: {check}")
+    checked = str(check)
+    if isinstance(trainer, PreferenceTrainer) and check.made:
+        checked = "; ".join(filter(None, (checked, trainer.check_shared_prompts(check.packed_tolerance))))
+    say(f"self-check: {checked}")
     trainer.remove_callback(PrinterCallback)  # its dictionaries would cut through the progress bar
     progress = Progress(trainer.meter)
     log = LogFile(
@@ -280,7 +283,7 @@ def _train(config, output_dir, resume, say, loaded, on_step, stops) -> FinetuneR
         model=str(loaded),
         machine=str(machine),
         precision=precision,
-        self_check=str(check),
+        self_check=checked,
         weights={
             kind: dict(zip(("parameters", "bytes", "trained"), n, strict=True))
             for kind, n in stored_as(model).items()

@@ -24,9 +24,6 @@ EXEMPT = frozenset(
         "course/03_dtype_sizing.ipynb",
         "course/04_quantization.ipynb",
         "course/05_gpu_memory.ipynb",
-        "course/06_token_counting.ipynb",
-        "course/07_qlora_finetune.ipynb",
-        "course/08_ray_scale_out.ipynb",
         *(
             f"{folder}/{name}.ipynb"
             for folder in ("labs", "solutions")
@@ -34,9 +31,7 @@ EXEMPT = frozenset(
                 "03_dtype_sizing",
                 "04_quantization",
                 "05_gpu_memory",
-                "06_token_counting",
                 "07_qlora_finetune",
-                "08_ray_scale_out",
             )
         ),
     )

@@ -67,17 +67,17 @@ def write_long(path: Path, count: int) -> None:
             file.write(json.dumps({"prompt": f"{i}: {question}?", "completion": f"{answer}."}) + "\n")
 
 
-def ours(path: str) -> tuple[float, int, int]:
-    """Seconds, rows and supervised tokens of our preparation, the file's reading included."""
+def ours(path: str) -> tuple[float, float, int, int]:
+    """Seconds, seconds of all cores, rows and supervised tokens of our preparation, the file's reading included."""
     from onegpu.sft_datasets import read_rows, tokenize_rows
 
     tok = tokenizer()
-    start = time.perf_counter()
+    start, busy = time.perf_counter(), time.process_time()
     done = tokenize_rows(read_rows(path), tok, MAX_LENGTH)
-    return time.perf_counter() - start, len(done), done.supervised_tokens
+    return time.perf_counter() - start, time.process_time() - busy, len(done), done.supervised_tokens
 
 
-def trl(path: str, way: str) -> tuple[float, int, int]:
+def trl(path: str, way: str) -> tuple[float, float, int, int]:
     """The same of TRL's, the reading not included."""
     import datasets
     from onegpu.models import tiny_model
@@ -87,9 +87,9 @@ def trl(path: str, way: str) -> tuple[float, int, int]:
 
     class Timed(SFTTrainer):
         def _prepare_dataset(self, *args, **kwargs):
-            start = time.perf_counter()
+            start, busy = time.perf_counter(), time.process_time()
             done = super()._prepare_dataset(*args, **kwargs)
-            self.seconds = time.perf_counter() - start
+            self.seconds = time.perf_counter() - start, time.process_time() - busy
             return done
 
     tok = tokenizer()
@@ -111,7 +111,7 @@ def trl(path: str, way: str) -> tuple[float, int, int]:
         )  # fmt: skip
         done = trainer.train_dataset.with_format("numpy")
         supervised = sum(int((labels[1:] != -100).sum()) for labels in done["labels"])
-        return trainer.seconds, len(done), supervised
+        return *trainer.seconds, len(done), supervised
 
 
 def memory(path: str, cached: bool) -> dict[str, float]:
@@ -154,44 +154,56 @@ def main(rows: int, many: int, times: int) -> None:
     """Measure and print."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "rows.jsonl")
-        write_chats(path, rows)
-        best: dict[str, tuple[float, int, int]] = {}
-        for _ in range(times):
-            for way in (OURS, ASSISTANT, COMPLETION):
-                found = tuple(alone(way, str(path)))
-                best[way] = min(best.get(way, found), found)
-        speed = {way: kept / seconds for way, (seconds, kept, _) in best.items()}
-        for way, (seconds, kept, supervised) in best.items():
-            print(
-                f"{way:<27} {kept:,} rows in {seconds:.1f} s: {speed[way]:,.0f} rows/s; {supervised:,} supervised tokens"
-            )
-        ratio = speed[OURS] / max(speed[ASSISTANT], speed[COMPLETION])
-        print(f"ours / TRL's faster way: {ratio:.2f} (goal: at least {GOAL})\n")
+        if rows:
+            compare(path, rows, times)
         if many:
-            write_long(path, many)
-            for how in ("cached", "in memory"):
-                found = alone(how, str(path), ONEGPU_CACHE=f"{folder}/cache")
-                tokens = found["tokens"]
-                again = f", {found['again']:.1f} s again" if "again" in found else ""
-                print(
-                    f"{how:<10} {found['rows']:,} rows, {tokens:,} tokens: {found['seconds']:.1f} s{again}; resident memory "
-                    f"+{found['after'] / MIB:,.0f} MiB after ({found['after'] / tokens:.1f} B a token), "
-                    f"+{found['peak'] / MIB:,.0f} MiB at the peak ({found['peak'] / tokens:.1f} B a token)"
-                )
+            weigh(path, many, f"{folder}/cache")
+
+
+def compare(path: Path, rows: int, times: int) -> None:
+    """Print rows a second, ours and TRL's."""
+    write_chats(path, rows)
+    best: dict[str, tuple[float, float, int, int]] = {}
+    for _ in range(times):
+        for way in (OURS, ASSISTANT, COMPLETION):
+            found = tuple(alone(way, str(path)))
+            best[way] = min(best.get(way, found), found)
+    speed = {way: kept / seconds for way, (seconds, _, kept, _) in best.items()}
+    for way, (seconds, busy, kept, supervised) in best.items():
+        print(
+            f"{way:<27} {kept:,} rows in {seconds:.1f} s ({busy:.1f} s of all cores): {speed[way]:,.0f} rows/s; "
+            f"{supervised:,} supervised tokens"
+        )
+    ratio = speed[OURS] / max(speed[ASSISTANT], speed[COMPLETION])
+    print(f"ours / TRL's faster way: {ratio:.2f} (goal: at least {GOAL})\n")
+
+
+def weigh(path: Path, many: int, cache_folder: str) -> None:
+    """Print what prepared rows take in memory."""
+    from onegpu.models import cache_folder as of_models
+
+    write_long(path, many)
+    Path(cache_folder).mkdir()
+    Path(cache_folder, "models").symlink_to(of_models() / "models")
+    for how in ("cached", "in memory"):
+        found = alone(how, str(path), ONEGPU_CACHE=cache_folder)
+        tokens = found["tokens"]
+        again = f", {found['again']:.1f} s again" if "again" in found else ""
+        print(
+            f"{how:<10} {found['rows']:,} rows, {tokens:,} tokens: {found['seconds']:.1f} s{again}; resident memory "
+            f"+{found['after'] / MIB:,.0f} MiB after ({found['after'] / tokens:.1f} B a token), "
+            f"+{found['peak'] / MIB:,.0f} MiB at the peak ({found['peak'] / tokens:.1f} B a token)"
+        )
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--one"]:
         way, path = sys.argv[2:]
-        print(
-            json.dumps(
-                ours(path)
-                if way == OURS
-                else memory(path, way == "cached")
-                if way in ("cached", "in memory")
-                else trl(path, way)
-            )
-        )
+        if way in ("cached", "in memory"):
+            found = memory(path, way == "cached")
+        else:
+            found = ours(path) if way == OURS else trl(path, way)
+        print(json.dumps(found))
     else:
         parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
         parser.add_argument("--rows", type=int, default=50_000)

@@ -229,12 +229,19 @@ def unused_keys(row: Mapping[str, Any] | Example) -> tuple[str, ...]:
 
 
 class Turn(NamedTuple):
-    """A turn as a row has it: where it stands, its role as it is called here, its text, and the turn itself."""
+    """A turn as a row has it: where it stands, its role as it is called here, its text, the turn itself.
+
+    It is plain if it has nothing but role and text, as nearly all turns.
+    """
 
     field: str
     role: Any
     content: Any
     given: Mapping[str, Any]
+    plain: bool = True
+
+
+_PLAIN_KEYS = frozenset({"role", "content", "from", "value"})
 
 
 class Chat:
@@ -275,7 +282,8 @@ class Chat:
                     "Merge or drop the turn; the repair merge_turns joins turns of one role.",
                 )  # fmt: skip
             yield from self._content_problems(turn)
-            yield from self._key_problems(turn)
+            if not turn.plain:
+                yield from self._key_problems(turn)
             if role == "assistant":
                 answers += 1
                 learned += self.is_learned(turn)
@@ -340,6 +348,8 @@ class Chat:
 
     def is_learned(self, turn: Turn) -> bool:
         """Whether no switch of an assistant turn is off."""
+        if turn.plain:
+            return True
         on = all(turn.given.get(key) in (None, 1) for key in keys.LEARN)
         return on and not any(turn.given.get(key) for key in keys.IGNORE_TURN)
 
@@ -358,6 +368,9 @@ class Chat:
             if turn.role == "system" and is_blank(text):
                 continue
             message = Message(role=turn.role, content="" if text is None else text)
+            if turn.plain:
+                messages.append(message)
+                continue
             for key in keys.HANDED_ON_IN_TURNS:
                 if _holds(turn.given.get(key)):
                     message[key] = turn.given[key]
@@ -462,6 +475,8 @@ def _read_turns(chat: Chat, kind: str) -> None:
             "Leave the row out.",
         )
     for turn in chat.turns:
+        if turn.plain:
+            continue
         path = f"{turn.field.partition('[')[0]}[]"
         chat.unused += [
             f"{path}.{key}"
@@ -476,7 +491,10 @@ def turn_of(turn: Mapping[str, Any], where: str) -> Turn:
     content = turn.get("content", turn.get("value"))
     if is_blank(content) and _holds(turn.get("refusal")):
         content = turn["refusal"]
-    return Turn(where, ROLE_NAMES.get(name.lower(), name) if isinstance(name, str) else name, content, turn)
+    plain = turn.keys() <= _PLAIN_KEYS and name not in CALL_ROLES
+    return Turn(
+        where, ROLE_NAMES.get(name.lower(), name) if isinstance(name, str) else name, content, turn, plain
+    )
 
 
 def _read_alpaca(chat: Chat, kind: str) -> None:

@@ -230,3 +230,25 @@ def test_memory_does_not_grow_with_the_rows_before_an_error(cached, tmp_path, mo
             tracemalloc.stop()
     assert peaks[1] < 1.2 * peaks[0]
     assert list(cached.iterdir()) == []
+
+
+def test_pairs_whose_question_has_another_name_say_so_and_are_read_with_columns(tmp_path):
+    path = write(tmp_path / "pairs.jsonl", [{"question": "2+2?", "chosen": "4", "rejected": "5"}])
+    with pytest.raises(
+        ValueError, match=r"field 'prompt': found None.* Set columns if yours has another name"
+    ):
+        prepared(data=path, method="dpo")
+    assert len(prepared(data=path, method="dpo", columns={"question": "prompt"}).train) == 1
+
+
+def test_pairs_are_cached_and_split_by_their_questions_too(cached, tmp_path):
+    rows = [{"prompt": f"{i}?", "chosen": "Yes.", "rejected": "No."} for i in range(20)]
+    path = write(tmp_path / "pairs.jsonl", [*rows, {"prompt": " 0?", "chosen": "A.", "rejected": "B."}])
+    first, again = (prepared(data=path, method="dpo", eval_share=0.2) for _ in range(2))
+    assert len(list(cached.glob("*.arrow"))) == 1
+    assert first.fingerprint() == again.fingerprint()
+    assert first.notes == again.notes
+    assert len(first.held_out) == 4
+    assert sum(row["prompt"].strip() == "0?" for row in first.raw_held_out) in (0, 2)
+    alone = prepared(data=path, method="dpo", eval_share=0.2, cache_rows=False)
+    assert alone.fingerprint() == first.fingerprint()

@@ -213,3 +213,27 @@ def test_chatml_on_a_tokenizer_without_its_tokens_is_refused(make):
         tokenize({"prompt": "2+2?", "completion": "4"}, other, template="chatml")
     done = tokenize({"prompt": "2+2?", "completion": "4"}, other, template="alpaca")
     assert done.labels[-1] == other.eos_token_id
+
+
+@pytest.mark.parametrize("key", keys.VERDICTS)
+def test_an_answer_that_is_marked_as_unwanted_is_not_taught(key):
+    """LLaMA-Factory's and TRL's rows for KTO: half of their answers are bad ones."""
+    for row in (
+        {"prompt": "2+2?", "completion": "5"},
+        {"instruction": "2+2?", "output": "5"},
+        {"messages": [ASK, SAY]},
+    ):
+        with pytest.raises(
+            RowError, match=f"row 3, field '{key}': found False: an answer that is not wanted"
+        ):
+            to_example({**row, key: False}, 3)
+        assert to_example({**row, key: True})
+        assert unused_keys({**row, key: True}) == ()
+    assert unused_keys({"prompt": "2+2?", "completion": "4", key: "arithmetic"}) == (key,)
+
+
+def test_text_is_another_name_of_a_turns_content_and_a_system_text_may_come_in_parts():
+    chat = [{"role": "user", "text": "2+2?"}, {"role": "assistant", "text": "4"}]
+    row = {"messages": chat, "system": [{"type": "text", "text": "You are a pirate."}]}
+    assert roles(row) == [("system", "You are a pirate."), ("user", "2+2?"), ("assistant", "4")]
+    assert unused_keys(row) == ()

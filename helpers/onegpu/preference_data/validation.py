@@ -93,7 +93,9 @@ def _read_pair(row: Any, row_index: int | None) -> tuple[dict[str, str], list[Pr
         else:
             sides[field] = value
     if not questions and not found:
-        problem("prompt", "empty_prompt", prompt, "text", "Write the prompt or drop the row.")
+        named = "Set columns if yours has another name, for example {'question': 'prompt'}."
+        fix = "Write the prompt or drop the row." if "prompt" in row else named
+        problem("prompt", "empty_prompt", prompt, "text", fix)
     places = list(questions)
     for other in places[1:]:
         # Where the prompt column holds the last question only, the turns before it are in the messages.

@@ -488,7 +488,7 @@ def _read_turns(chat: Chat, kind: str) -> None:
 def turn_of(turn: Mapping[str, Any], where: str) -> Turn:
     """Read one turn of a chat under the names that its form has for role and text."""
     name = turn.get("role", turn.get("from"))
-    content = turn.get("content", turn.get("value"))
+    content = turn.get("content", turn.get("value", turn.get("text")))
     if is_blank(content) and _holds(turn.get("refusal")):
         content = turn["refusal"]
     plain = turn.keys() <= _PLAIN_KEYS and name not in CALL_ROLES
@@ -576,11 +576,18 @@ def _read_row_keys(chat: Chat, kind: str) -> None:
                     key, "bad_weight", show(value), "no weight, or 1",
                     "Rows aren't weighed: leave the row out, or repeat it.",
                 )  # fmt: skip
+        elif key in keys.VERDICTS and isinstance(value, bool):
+            if not value:
+                chat.add(
+                    key, "unwanted_answer", "False: an answer that is not wanted", "answers to learn only",
+                    "Leave the row out.",
+                )  # fmt: skip
         elif key not in keys.ROW_KEYS and not _says_the_same(value, chat.turns):
             chat.unused.append(key)
     if not chat.turns:
         return
-    systems = {key: row[key] for key in keys.SYSTEM if _holds(row.get(key)) and not is_blank(row[key])}
+    given = {key: as_text(row[key]) for key in keys.SYSTEM if _holds(row.get(key))}
+    systems = {key: value for key, value in given.items() if not is_blank(value)}
     has = chat.turns[0].role == "system" and as_text(chat.turns[0].content)
     for key, value in systems.items():
         if not isinstance(value, str):

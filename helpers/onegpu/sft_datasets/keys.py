@@ -30,6 +30,7 @@ LEARN = (
     "supervised",
     "loss_weight",
     "loss_scale",
+    "train_on_turn",
 )
 """Turn keys that switch learning on (1, true) or off (0, false)."""
 
@@ -38,6 +39,9 @@ IGNORE_TURN = ("masked", "ignore_loss")
 
 ROW_WEIGHTS = ("weight", "sample_weight", "loss_weight")
 """Row keys that would weigh a whole row."""
+
+VERDICTS = ("kto_tag", "label")
+"""Row keys that say whether an answer is wanted (true) or not (false): LLaMA-Factory's and TRL's rows for KTO."""
 
 REFUSED_IN_ROWS = (
     "images",
@@ -49,6 +53,10 @@ REFUSED_IN_ROWS = (
     "mask",
     "roles_to_train",
     "train_on_prompt",
+    "loss_scale",
+    "loss_mask",
+    "completion_mask",
+    "assistant_masks",
 )
 """Row keys that change what is learned and can't be honoured here."""
 
@@ -61,7 +69,7 @@ HANDED_ON_IN_TURNS = ("name", "tool_call_id")
 """Turn keys that go to the chat template as they are."""
 
 TURN_KEYS = frozenset(
-    {"role", "from", "content", "value", "tool_calls", "function_call", "refusal"}
+    {"role", "from", "content", "value", "text", "tool_calls", "function_call", "refusal"}
     | {*REASONING, *LEARN, *IGNORE_TURN, *REFUSED_IN_TURNS, *HANDED_ON_IN_TURNS}
 )
 

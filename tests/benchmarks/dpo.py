@@ -3,7 +3,8 @@
 The same model in NF4, the same pairs, LoRA settings, number format and pairs a step (ours packs them: as many as fill a
 row, each prompt once). Prints pairs, tokens (of both sides with their prompts, no padding) and the losses of the first two steps: ln 2 first, since policy
 and reference are one. Ours asks the reference when a pair comes for the first time and keeps its answer, so the first
-epoch and later ones are timed apart; TRL asks in each step, or for all pairs before the first one (the time for that is
+epoch and later ones are timed apart. The rates are also given per second of processor time (torch's threads together),
+which a machine that is busy with other things disturbs less. TRL asks in each step, or for all pairs before the first one (the time for that is
 not in its rate, and printed).
 
     pip install -c constraints.txt -e ".[bench]"
@@ -104,20 +105,21 @@ def timed(trainer, count, steps: int) -> dict[str, dict]:
 
     def training_step(model, inputs, *args, **kwargs):
         seen.append(count(inputs))
-        marks.append(time.perf_counter())
+        marks.append((time.perf_counter(), time.process_time()))
         return step(model, inputs, *args, **kwargs)
 
     trainer.training_step = training_step
     with contextlib.redirect_stdout(io.StringIO()):
         trainer.train()
-    marks.append(time.perf_counter())
+    marks.append((time.perf_counter(), time.process_time()))
     losses = [e["loss"] for e in trainer.state.log_history if "loss" in e]
     found = {}
     for name, (first, last) in {"all": (1, steps), "later": (steps, len(seen))}.items():
-        seconds = marks[last] - marks[first]
+        seconds, busy = (b - a for a, b in zip(marks[first], marks[last], strict=True))
         pairs, tokens = (sum(column[first:last]) for column in zip(*seen, strict=True))
         found[name] = {
             "pairs": pairs / seconds if seconds else 0.0,
+            "pairs_busy": pairs / busy if busy else 0.0,
             "tokens": tokens / seconds if seconds else 0.0,
             "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
             "losses": losses[first - 1 : first + 1],
@@ -153,14 +155,16 @@ def main() -> None:
             print(f"{variant}: failed\n{done.stderr[-2000:]}")
             continue
         results |= json.loads(done.stdout.strip().splitlines()[-1])
-    base = next(iter(results.values()))["pairs"]
-    print(f"{'':<24}{'pairs/s':>9}{'x first':>9}{'tokens/s':>10}{'peak MiB':>10}{'before':>9}  losses")
+    first = next(iter(results.values()))
+    heads = ("pairs/s", "x first", "per CPU s", "x first", "tokens/s", "peak MiB", "before")
+    print(f"{'':<24}" + "".join(f"{head:>10}" for head in heads) + "  losses")
     for name, r in results.items():
-        losses = ", ".join(f"{loss:.4f}" for loss in r["losses"])
-        print(
-            f"{name:<24}{r['pairs']:>9.2f}{r['pairs'] / base:>9.2f}{r['tokens']:>10.0f}{r['peak_mib']:>10.0f}"
-            f"{r['before']:>7.0f} s  {losses}"
+        rates = "".join(
+            f"{r[key]:>10.2f}{r[key] / first[key] if first[key] else 0:>10.2f}"
+            for key in ("pairs", "pairs_busy")
         )
+        losses = ", ".join(f"{loss:.4f}" for loss in r["losses"])
+        print(f"{name:<24}{rates}{r['tokens']:>10.0f}{r['peak_mib']:>10.0f}{r['before']:>8.0f} s  {losses}")
 
 
 if __name__ == "__main__":

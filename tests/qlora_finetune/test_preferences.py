@@ -277,6 +277,7 @@ def test_resume_gives_the_losses_of_a_run_without_a_break(dpo_config, tmp_path, 
         finetune(dpo_config(**settings))
     monkeypatch.undo()
     assert len(torch.load(tmp_path / "run" / "checkpoint-8" / "reference.pt")) == 24  # held-out ones too
+    monkeypatch.setattr(PreferenceTrainer, "_as_at_the_start", lambda self: pytest.fail("asked again"))
     resumed = finetune(dpo_config(**settings), resume=True)
     assert losses(resumed) == losses(whole)
     assert resumed.margins == whole.margins

@@ -298,6 +298,7 @@ def test_the_reference_is_asked_once_for_each_pair(dpo_config, monkeypatch):
 def test_rankings_give_all_their_pairs_and_the_shipped_ones_are_the_default():
     config = FinetuneConfig(method="dpo", max_length=1024)
     assert (config.data, config.beta) == ("rankings", 0.1)
+    assert (config.num_train_epochs, config.learning_rate) == (1.0, 2e-4)
     prepared = prepare_data(config, tiny_tokenizer())
     assert len(prepared.train) + len(prepared.held_out) == 440
     assert len(prepared.held_out) == 108
@@ -382,6 +383,8 @@ def test_the_default_learning_rate_is_a_fortieth_of_that_for_chats_and_says_so()
     config, why = FinetuneConfig(method="dpo", data="pairs.jsonl").filled(rows=100, parameters=8_000_000_000)
     assert config.learning_rate == pytest.approx(5e-6)
     assert "a 40th of a fine-tune's on chats" in why[0]
+    assert config.num_train_epochs == 3
+    assert why[1] == "num_train_epochs=3, for 100 pairs"
 
 
 def test_memory_is_predicted_for_the_task_of_the_method():

@@ -34,8 +34,14 @@ SHIPPED_MODEL = "smollm2-135m"
 SHIPPED_DATA = {"sft": "support_triage", "dpo": "rankings"}
 """What is trained on where no data is given, by method."""
 
+SHIPPED_TRAINING = {"sft": (1.3, 3e-3), "dpo": (1.0, 2e-4)}
+"""Epochs of the shipped data and, for the shipped model, the learning rate, by method: tried on it."""
+
 DPO_RATE = 1 / 40
-"""Learning rate of DPO as a share of a fine-tune's on chats: TRL's own commands for LoRA take 5e-6 and 2e-4."""
+"""Learning rate of DPO as a share of a fine-tune's on chats: TRL's own commands for LoRA take 5e-6 and 2e-4.
+
+The alignment handbook's recipe for QLoRA (zephyr-7b-beta, dpo) has 5e-6 for 7 billion parameters too.
+"""
 
 
 def default_learning_rate(parameters: int) -> float:
@@ -53,18 +59,20 @@ def default_learning_rate(parameters: int) -> float:
     return next((rate for below, rate in sizes if parameters < below), 1e-4)
 
 
-def default_epochs(rows: int) -> float:
+def default_epochs(rows: int, method: str = "sft") -> float:
     """Return how often a data set of this size is gone through: the fewer rows, the more often.
 
-    Three epochs are what Alpaca took for 52,000 rows, and LIMA took 15 for 1,000 (arXiv 2305.11206); the steps are our
-    own choice.
+    Three epochs are what Alpaca took for 52,000 rows of chats, and LIMA took 15 for 1,000 (arXiv 2305.11206); the
+    alignment handbook's recipe for DPO with QLoRA goes once through 61,000 pairs. The steps are our own choice.
 
     Examples
     --------
     >>> [default_epochs(n) for n in (100, 52_000, 100_000, 1_000_000)]
     [5.0, 3.0, 2.0, 1.0]
+    >>> [default_epochs(n, "dpo") for n in (100, 60_000)]
+    [3.0, 1.0]
     """
-    sizes = ((500, 5.0), (60_000, 3.0), (200_000, 2.0))
+    sizes = ((5_000, 3.0),) if method == "dpo" else ((500, 5.0), (60_000, 3.0), (200_000, 2.0))
     return next((epochs for below, epochs in sizes if rows < below), 1.0)
 
 
@@ -217,11 +225,12 @@ class FinetuneConfig:
             raise ValueError(f"method is {self.method!r}, expected one of {tuple(SHIPPED_DATA)}")
         if self.data == "":
             object.__setattr__(self, "data", SHIPPED_DATA[self.method])
-        shipped = self.method == "sft" and self.data == SHIPPED_DATA["sft"]
+        shipped = self.data == SHIPPED_DATA[self.method]
+        epochs, rate = SHIPPED_TRAINING[self.method]
         if shipped and self.num_train_epochs is None:
-            object.__setattr__(self, "num_train_epochs", 1.3)
+            object.__setattr__(self, "num_train_epochs", epochs)
         if shipped and self.model == SHIPPED_MODEL and self.learning_rate is None:
-            object.__setattr__(self, "learning_rate", 3e-3)
+            object.__setattr__(self, "learning_rate", rate)
         if not self.output_dir:
             object.__setattr__(self, "output_dir", _folder_of(self.data, self.model))
         if isinstance(self.report_to, list):
@@ -332,9 +341,10 @@ class FinetuneConfig:
             changes["learning_rate"] = rate
             why.append(f"learning_rate={rate:g}, for a model of {parameters / 1e6:,.0f} M parameters{share}")
         if self.num_train_epochs is None:
-            changes["num_train_epochs"] = default_epochs(rows)
+            changes["num_train_epochs"] = default_epochs(rows, self.method)
             if self.max_steps < 1:
-                why.append(f"num_train_epochs={changes['num_train_epochs']:g}, for {rows:,} rows")
+                unit = "pairs" if self.method == "dpo" else "rows"
+                why.append(f"num_train_epochs={changes['num_train_epochs']:g}, for {rows:,} {unit}")
         return dataclasses.replace(self, **changes), tuple(why)
 
     def differences(self, other: dict) -> list[str]:

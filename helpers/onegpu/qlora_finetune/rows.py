@@ -147,7 +147,11 @@ def prepare_data(
     held = join([part.tokenized for part in held_parts]) if held_parts else None
     raw = [(row, part.task) for part in held_parts for row in part.raw()]
     bad = tuple((part.source, *row) for part in [*parts, *held_parts] for row in part.tokenized.bad_rows)
-    epochs = default_epochs(len(train)) if config.num_train_epochs is None else config.num_train_epochs
+    epochs = (
+        default_epochs(len(train), config.method)
+        if config.num_train_epochs is None
+        else config.num_train_epochs
+    )
     totals = training_steps(
         token_counts(train), max_length=config.max_length, num_train_epochs=max(epochs, 1e-9),
         per_device_train_batch_size=config.per_device_train_batch_size,

@@ -1,5 +1,6 @@
 """The chat templates that TRL ships: what is learned is exactly the answers and what ends them, or the row is refused."""
 
+import copy
 import importlib.util
 import re
 from pathlib import Path
@@ -127,3 +128,37 @@ def test_templates_that_were_refused_for_no_reason_train_right(chat_template, na
             "gptoss": ("<|channel|>final<|message|>Answer 1 it is.<|return|>",),
         }[name]
     )
+
+
+TEXTS = (
+    ("What is it?", "It is this."),
+    ("  Asked with space around? \n", " Answered so. \n"),
+    ("/no_think Think or not?", "<think>\nI think.\n</think>\n\nSo it is."),
+    ("Why </think> in a question?", "<think>\n\n</think>\n\nAnd in an answer."),
+    ("한국어로?", "네, 그래요."),
+)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_template_that_knows_a_frame_gives_what_one_without_gives(chat_template, name):
+    """One filling in place of three, and the same text and spans, whatever the turns say."""
+    shared = chat_template(name)
+
+    def learned(template, example, turns):
+        try:
+            return template.render(example, turns)
+        except ValueError as error:
+            return str(error)
+
+    for system in (False, True):
+        for i in range(len(TEXTS)):
+            messages = [{"role": "system", "content": TEXTS[i][0]}] if system else []
+            for question, answer in (TEXTS[0], TEXTS[i]):
+                messages += [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+            for turns in ("last", "all"):
+                example = to_example({"messages": messages})
+                alone = copy.copy(shared)
+                alone._frames = {}
+                assert learned(shared, example, turns) == learned(alone, example, turns)
+    if name in ("llama3", "qwen2_5", "qwen3", "phi3", "gemma"):
+        assert shared._frames

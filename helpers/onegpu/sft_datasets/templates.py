@@ -310,8 +310,13 @@ class ChatTemplate:
         learned = example.learned[-1:] if turns == "last" else example.learned
         if turns == "last" and example.learned and example.learned[-1] != len(messages) - 1:
             learned = ()
+        # A thought or a special token in a text may be part of what the template itself writes elsewhere.
         plain = not arguments and all(
-            len(message) == 2 and message["content"].strip() for message in messages
+            len(message) == 2
+            and message["content"].strip()
+            and "think>" not in message["content"]
+            and not self._special.search(message["content"])
+            for message in messages
         )
         if plain and learned:
             known = self._render_by_frame(messages, learned)

@@ -307,14 +307,12 @@ def test_nothing_is_left_behind(settings):
 
 
 def test_nothing_is_left_behind_after_an_error(monkeypatch):
-    from onegpu.gpu_memory import training_step
-
     before = state_of_the_libraries()
 
-    def fail(setup, config, device):
+    def fail(*args):
         raise RuntimeError("no batch")
 
-    monkeypatch.setattr(training_step, "make_batch", fail)
+    monkeypatch.setattr(sys.modules["onegpu.gpu_memory.simulated"], "make_batch", fail)
     with pytest.raises(RuntimeError, match="no batch"):
         run(method="qlora", mixed_precision="bf16", loop="trainer")
     monkeypatch.undo()

@@ -81,6 +81,7 @@ def _check_known(setup: ResolvedSetup) -> None:
     """Refuse by name what the formulas don't have."""
     unknown = {
         f"task={setup.task!r}": setup.task != "sft",
+        "lengths": setup.lengths is not None,
         "loop='trl'": setup.loop == "trl",
         "method='full' in our trainer": setup.loop == "onegpu" and setup.method == "full",
         "attention='sdpa_expanded'": setup.attention == "sdpa_expanded",

@@ -122,6 +122,8 @@ class CudaChoices(TorchFunctionMode):
             if key.shape[1] != query.shape[1]:
                 groups = query.shape[1] // key.shape[1]
                 key, value = (t.repeat_interleave(groups, dim=1) for t in (key, value))
+        if attn_mask is not None:
+            attn_mask = _additive(attn_mask, query.dtype)
         grad = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
         if kernel == "flash":
             width = query.shape[-1]
@@ -137,9 +139,12 @@ class CudaChoices(TorchFunctionMode):
             )[0]
         if kernel == "efficient":
             if attn_mask is not None:
-                attn_mask = _additive(attn_mask, query.dtype).expand(
-                    query.shape[0], query.shape[1], query.shape[2], key.shape[2]
-                )
+                width = key.shape[
+                    2
+                ]  # the kernel reads eight numbers at once: rows that don't start there are copied
+                if width % 8:
+                    attn_mask = F.pad(attn_mask, (0, 8 - width % 8))[..., :width]
+                attn_mask = attn_mask.expand(query.shape[0], query.shape[1], query.shape[2], width)
             return aten._scaled_dot_product_efficient_attention(
                 query, key, value, attn_mask, grad, dropout_p, is_causal, scale=scale
             )[0]
@@ -239,9 +244,9 @@ def _to_fp32(x: Any) -> Any:
 
 
 def answer_questions(tracker, func, args, kwargs):
-    """Answer when a model asks a tensor for its value: is this mask all ones, are these rows one example each? Yes."""
+    """Answer when a model asks a tensor for its value: is this mask all ones, are these rows one example each?"""
     (tensor,) = args
-    return True if tensor.dtype is torch.bool else 1
+    return not tracker.needs_mask if tensor.dtype is torch.bool else 1
 
 
 def count_supervised(tracker, func, args, kwargs):

@@ -255,7 +255,11 @@ def least_bytes(asked: MemoryBreakdown, changes: Mapping[str, Any]) -> int:
     >>> whole["loaded"].allocated_bytes < least_bytes(whole, {"per_device_train_batch_size": 4}) <= half.peak_bytes
     True
     """
-    if set(changes) - {"per_device_train_batch_size", "gradient_accumulation_steps", "max_length"}:
+    if asked.setup.lengths is not None or set(changes) - {
+        "per_device_train_batch_size",
+        "gradient_accumulation_steps",
+        "max_length",
+    }:
         return 0
     setup = asked.setup
     stays = asked["loaded"].allocated_bytes

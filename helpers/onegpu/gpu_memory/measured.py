@@ -7,6 +7,7 @@ while the step runs; what libraries take without a tensor (oneDNN's scratch, Pyt
 from __future__ import annotations
 
 import copy
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,12 +16,14 @@ from torch import nn
 from onegpu.gpu_memory import meta_model, optimizers
 from onegpu.gpu_memory.breakdown import MemoryBreakdown, Moment, Peak
 from onegpu.gpu_memory.cuda_kernels import dequantize_then_multiply
+from onegpu.gpu_memory.micro_batches import run_of
 from onegpu.gpu_memory.replay import replay, settle_categories
 from onegpu.gpu_memory.simulated import cache_tensors, library_versions
 from onegpu.gpu_memory.tracking import NoTracker, StorageTracker
 from onegpu.gpu_memory.training_setup import DTYPES, ResolvedSetup, TrainingSetup, make_setup
 from onegpu.gpu_memory.training_step import (
     enable_checkpointing,
+    make_batch,
     make_optimizer,
     no_autocast,
     prepare_own_trainer,
@@ -118,12 +121,16 @@ def _on_cpu(setup: ResolvedSetup, config: Any, model: nn.Module) -> MemoryBreakd
         rules={torch.ops.bitsandbytes.gemm_4bit.default: dequantize_then_multiply},
     )
 
+    held: list[Any] = []
+
     def phase(name: str) -> None:
         if name == "after_backward":
             for parameter in model.parameters():
                 if parameter.grad is not None:
                     tracker.see(parameter.grad, "gradients")
         tracker.in_backward = name == "backward"
+        if name == "backward":
+            held.clear()  # what the loop's variables held of the step before
         tracker.set_scope(None)
         tracker.trace.begin(name)
 
@@ -135,11 +142,17 @@ def _on_cpu(setup: ResolvedSetup, config: Any, model: nn.Module) -> MemoryBreakd
         if setup.loop == "onegpu":
             meta_model.watch_lora(model, tracker)
         optimizer = make_optimizer(model, setup)
-        held = run_step(model, optimizer, setup, config, device="cpu", autocast=no_autocast, phase=phase)
+        for number, step in enumerate(run_of(setup).steps):
+            if number:
+                optimizer.zero_grad()
+            held[:] = run_step(
+                model, optimizer, setup, config, device="cpu", autocast=no_autocast, phase=phase,
+                batches=[partial(make_batch, micro=micro) for micro in step],
+            )  # fmt: skip
+            for tensor in cache_tensors(held[0]):
+                tracker.see(tensor, "kv_cache")
         for state in optimizers.states(optimizer):
             tracker.see(state, "optimizer_state")
-        for tensor in cache_tensors(held[0]):
-            tracker.see(tensor, "kv_cache")
     tracker.forget()
     settle_categories(tracker.trace)
     replayed = replay(tracker.trace, exact=True, second_step=False)
@@ -237,7 +250,11 @@ def _on_cuda(setup: ResolvedSetup, config: Any, module: nn.Module | None) -> Mem
         "after_step": "optimizer.step()",
     }
 
+    held: list[Any] = []
+
     def phase(name: str) -> None:
+        if name == "backward":
+            held.clear()  # what the loop's variables held of the step before
         if name == "after_step":
             counters.note("in_step", places[name])
             in_step = counters.moments.pop()
@@ -256,8 +273,14 @@ def _on_cuda(setup: ResolvedSetup, config: Any, module: nn.Module | None) -> Mem
             return no_autocast()
         return torch.autocast("cuda", getattr(torch, DTYPES[setup.mixed_precision]))
 
-    held = run_step(model, optimizer, setup, config, device="cuda", autocast=autocast, phase=phase)
-    del held
+    for number, step in enumerate(run_of(setup).steps):
+        if number:
+            optimizer.zero_grad()
+        held[:] = run_step(
+            model, optimizer, setup, config, device="cuda", autocast=autocast, phase=phase,
+            batches=[partial(make_batch, micro=micro) for micro in step],
+        )  # fmt: skip
+    held.clear()
     moments = {moment.name: moment for moment in counters.moments}  # of the last micro-batch
     at_peak = counters.peak_moment
     return MemoryBreakdown(

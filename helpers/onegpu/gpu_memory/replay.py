@@ -110,6 +110,7 @@ class _Replay:
         ends = [position for position, _ in marks[1:]] + [len(self.trace.events)]
         labels = _moments_of_first_step([name for _, name in marks])
         for i, ((start, name), end) in enumerate(zip(marks, ends, strict=True)):
+            self.step += name == "forward" and i > 0 and marks[i - 1][1] == "after_step"
             self.enter(name)
             self.mark_high()
             self.play(start, end)
@@ -119,6 +120,7 @@ class _Replay:
                 result.moments.append(self.moment(labels[i]))
         if second_step:
             self.play_second_step()
+        if second_step or self.step > 1:
             result.moments.append(self.moment("second_step"))
         phase, number, step = self.peak_place
         result.peak = Peak(
@@ -230,7 +232,8 @@ class _Replay:
         operation = self.trace.operations[number] if self.trace.operations else ""
         what = _OPERATIONS.get(operation, operation)
         where = _PHASE_NAMES.get(phase, phase)
-        return (f"{where} of the second step" if step == 2 else where) + (f", at {what}" if what else "")
+        of = {1: "", 2: " of the second step"}.get(step, f" of step {step}")
+        return where + of + (f", at {what}" if what else "")
 
     def timeline(self) -> Timeline:
         if not self.points or self.points[-1][0] != self.position:
@@ -269,7 +272,7 @@ def _moments_of_first_step(names: list[str]) -> dict[int, str]:
 
 
 def _moment_of(phase: str, step: int) -> str:
-    if step == 2:
+    if step > 1:
         return "second_step"
     return {
         "load": "loaded",

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import contextmanager
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 import torch
@@ -21,19 +21,20 @@ from torch import nn
 from onegpu.gpu_memory import meta_model, optimizers
 from onegpu.gpu_memory.breakdown import MemoryBreakdown
 from onegpu.gpu_memory.cuda_kernels import CUDA_SCRATCH, META_RULES, CudaChoices
+from onegpu.gpu_memory.micro_batches import MOST_MICRO_BATCHES, MicroBatch, run_of
 from onegpu.gpu_memory.replay import replay, settle_categories
 from onegpu.gpu_memory.tracking import StorageTracker, Trace, Work
 from onegpu.gpu_memory.training_setup import DTYPES, ResolvedSetup, make_setup
 from onegpu.gpu_memory.training_step import (
     CACHE_NAMES,
     enable_checkpointing,
+    make_batch,
     make_optimizer,
     prepare_own_trainer,
     run_step,
     watch_checkpointing,
 )
 
-MOST_MICRO_BATCHES = 2
 _LIBRARIES = ("torch", "transformers", "peft", "bitsandbytes", "accelerate")
 
 
@@ -84,7 +85,10 @@ def simulated(
     config = setup.config() if build is None else setup.model
     setup = setup.for_checkpoint(config) if build is None else setup
     trace = trace_step(setup, config, build=build, batch_of=batch_of, as_in_2022=as_in_2022)
-    replayed = replay(trace, exact=setup.gpu.is_cpu, second_step=setup.trains and not as_in_2022)
+    second = (
+        setup.trains and setup.lengths is None and not as_in_2022
+    )  # steps on real lengths are all in the trace
+    replayed = replay(trace, exact=setup.gpu.is_cpu, second_step=second)
     return MemoryBreakdown(
         "simulated", setup, tuple(replayed.moments), replayed.peak, library_versions(), replayed.timeline,
         notes=notes(setup, config), reserved_bytes=replayed.reserved_bytes,
@@ -113,13 +117,14 @@ def trace_step(
 
 
 def step_work(trace: Trace, setup: ResolvedSetup) -> Work:
-    """Add up what an optimizer step has a card do; of its micro-batches at most two were run."""
+    """Add up what an optimizer step has a card do (on average, of several); of its micro-batches at most two were run."""
     micro_batches = setup.gradient_accumulation_steps if setup.trains else 1
+    steps = 1 if setup.lengths is None else sum(name == "step" for _, name in trace.marks)
     step = Work()
     for phase, work in trace.work.items():
         times = (
             micro_batches / min(micro_batches, MOST_MICRO_BATCHES) if phase in ("forward", "backward") else 1
-        )
+        ) / steps
         for dtype, operations in work.operations.items():
             step.operations[dtype] = step.operations.get(dtype, 0) + round(operations * times)
         step.moved_bytes += round(work.moved_bytes * times)
@@ -137,7 +142,7 @@ class _Simulation:
             rules=META_RULES,
             scratch={} if gpu.is_cpu else CUDA_SCRATCH,
         )
-        self.tracker.supervised_tokens = setup.supervised_tokens
+        self.tracker.supervised_tokens, self.tracker.needs_mask = setup.supervised_tokens, False
         self.choices = CudaChoices(
             gpu,
             attention=setup.attention,
@@ -154,19 +159,24 @@ class _Simulation:
             meta_model.load_weights(self.model, tracker, quantize=setup.method == "qlora", setup=setup)
             self._prepare()
             optimizer = make_optimizer(self.model, setup) if setup.trains else None
-            for step in range(3 if self.as_in_2022 else 1):
-                if step:
-                    self.held = None
-                    optimizer.zero_grad(set_to_none=False)
+            for number, step in enumerate(run_of(setup).steps * (3 if self.as_in_2022 else 1)):
+                if number:
+                    self.held = None if self.as_in_2022 else self.held
+                    optimizer.zero_grad(set_to_none=not self.as_in_2022)
                 self.held = run_step(
-                    self.model, optimizer, setup, self.config, device="meta", autocast=self.autocast,
-                    phase=self.phase, batch_of=self.batch_of, most_micro_batches=MOST_MICRO_BATCHES,  # all later ones are like the second
+                    self.model, optimizer, setup, self.config, device="meta", autocast=self.autocast, phase=self.phase,
+                    batches=[self.batch_of or partial(self._make_batch, micro) for micro in step],
                 )  # fmt: skip
+                self._note_cache()
             for state in optimizers.states(optimizer) if optimizer else ():
                 if state.device.type == "meta" and tracker.is_known(state):
                     tracker.see(state, "optimizer_state")
-            self._note_cache()
         tracker.forget()
+
+    def _make_batch(self, micro: MicroBatch, *where: Any) -> dict[str, Any]:
+        self.tracker.supervised_tokens = self.setup.supervised_of(micro.tokens)
+        self.tracker.needs_mask = micro.needs_mask
+        return make_batch(*where, micro)
 
     def _prepare(self) -> None:
         setup = self.setup
@@ -205,6 +215,8 @@ class _Simulation:
                 if parameter.grad is not None:
                     tracker.see(parameter.grad, "gradients")
         tracker.in_backward = name == "backward"
+        if name == "backward":
+            self.held = None  # the step before's outputs, which the loop's variables have let go of by now
         tracker.set_scope(None)
         tracker.trace.begin(name)
 
@@ -285,6 +297,15 @@ def notes(setup: ResolvedSetup, config: Any) -> tuple[str, ...]:
 
     found = []
     gpu, asked = setup.gpu, setup.asked or setup
+    if setup.lengths is not None:
+        run = run_of(setup)
+        found.append(
+            f"of the {run.all_steps:,} steps of an epoch {len(run.steps)} were simulated, one after the other: the largest, and others spread over the rest"
+        )
+        if run.dropped:
+            found.append(f"{run.dropped:,} examples longer than max_length are left out")
+        if run.truncated:
+            found.append(f"{run.truncated:,} examples longer than max_length are cut")
     if towers(config):
         found.append(f"not counted: {towers(config)} of this multimodal model, which stay as they are loaded")
     if experts(config) and setup.quantization:

@@ -160,6 +160,10 @@ class StorageTracker(TorchDispatchMode):
         self.rules = dict(rules or {})
         self.scratch = dict(scratch or {})
         self.in_backward = False
+        self.supervised_tokens, self.needs_mask = (
+            0,
+            False,
+        )  # of the micro-batch at hand, for rules that need its values
         self._scope: str | None = None
         self._workspaces = [workspace_bytes, workspace_bytes] if workspace_bytes else [0, 0]
         self._known: dict[int, tuple[int, weakref.ref]] = {}

@@ -78,9 +78,14 @@ class TrainingSetup:
         `max_length` tokens.
     max_length : int
         Tokens of a row.
+    lengths : tuple of int or None
+        Tokens of the data set's examples: a run of steps on them is simulated (`micro_batches`), with the batches that
+        the loop would make. None: all rows are full.
     packing : bool or None
-        Whether rows are filled with examples. All rows are full here; with ``lengths`` given it decides how they lie.
-        None: as the loop does (ours packs, TRL pads).
+        Whether rows are filled with examples. None: as the loop does (ours packs, TRL pads).
+    group_by_length : bool
+        Whether batches are made of rows of about the same length, as ``train_sampling_strategy="group_by_length"`` of the
+        Trainer.
     per_device_train_batch_size, gradient_accumulation_steps : int
         Rows of a micro-batch (ours lie end to end in one), and micro-batches of an optimizer step.
     precision : {None, "fp32", "fp16", "bf16"}
@@ -118,7 +123,9 @@ class TrainingSetup:
     loop: str = "onegpu"
     task: str = "sft"
     max_length: int = 512
+    lengths: tuple[int, ...] | None = None
     packing: bool | None = None
+    group_by_length: bool = False
     per_device_train_batch_size: int = 1
     gradient_accumulation_steps: int = 1
     precision: str | None = None
@@ -143,7 +150,7 @@ class TrainingSetup:
     def __post_init__(self):
         for name, others in _ALIASES.items():
             object.__setattr__(self, name, others.get(getattr(self, name), getattr(self, name)))
-        for name in ("target_modules", "modules_to_save"):
+        for name in ("target_modules", "modules_to_save", "lengths"):
             value = getattr(self, name)
             if isinstance(value, list):
                 object.__setattr__(self, name, tuple(value))
@@ -162,6 +169,7 @@ class TrainingSetup:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ValueError(f"{name} is {value!r}, expected a whole number of at least 1")
+        self._check_rows()
         if not 0 < self.supervised_fraction <= 1:
             raise ValueError(
                 f"supervised_fraction is {self.supervised_fraction}, expected more than 0 and at most 1"
@@ -182,6 +190,28 @@ class TrainingSetup:
             )
         if type(self) is TrainingSetup:
             self.resolved  # noqa: B018, what doesn't go together is said now
+
+    def _check_rows(self) -> None:
+        if self.lengths is not None:
+            bad = next((n for n in self.lengths if type(n) is not int or n < 1), None)
+            if not self.lengths or bad is not None:
+                found = "none" if not self.lengths else repr(bad)
+                raise ValueError(
+                    f"lengths has {found}, expected whole numbers of at least 1, one for each example"
+                )
+            if self.task != "sft":
+                raise ValueError(f"lengths are for task='sft', found task={self.task!r}: leave them out")
+        if self.packing and self.loop in ("trainer", "plain"):
+            raise ValueError(
+                f"packing=True with loop={self.loop!r}: it doesn't pack. Use loop='onegpu' or 'trl'"
+            )
+        if self.group_by_length:
+            if self.loop not in ("trainer", "trl") or self.packing:
+                raise ValueError(
+                    "group_by_length=True is for rows that are padded by loop='trainer' or 'trl', without packing"
+                )
+            if self.lengths is None:
+                raise ValueError("group_by_length=True says nothing without the rows' lengths")
 
     @cached_property
     def resolved(self) -> ResolvedSetup:
@@ -340,9 +370,11 @@ class ResolvedSetup(TrainingSetup):
     @property
     def supervised_tokens(self) -> int:
         """Supervised tokens of a micro-batch (all, unless only their logits are made)."""
-        if self.logits == "all":
-            return self.tokens
-        return max(1, round(self.tokens * self.supervised_fraction))
+        return self.supervised_of(self.tokens)
+
+    def supervised_of(self, tokens: int) -> int:
+        """How many of so many tokens get logits."""
+        return tokens if self.logits == "all" else max(1, round(tokens * self.supervised_fraction))
 
     @property
     def keeps_outputs(self) -> bool:
@@ -398,6 +430,9 @@ class ResolvedSetup(TrainingSetup):
         parts = [
             f"{self.name}, {self.method}, {self.per_device_train_batch_size} x {self.max_length} tokens, {self.dtype}"
         ]
+        if self.lengths is not None:
+            low, high = (f"{n:,}" for n in (min(self.lengths), max(self.lengths)))
+            parts.append(f"{len(self.lengths):,} examples of {low} to {high} tokens")
         if self.task != "sft":
             parts.insert(1, self.task)
         if self.quantization == "int8":

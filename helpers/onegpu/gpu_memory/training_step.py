@@ -8,13 +8,14 @@ stays in memory, so the loops are real ones: in the plain loop `outputs` lives o
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
+from onegpu.gpu_memory.micro_batches import MicroBatch, full_micro_batch
 from onegpu.gpu_memory.training_setup import ResolvedSetup
 from onegpu.gpu_memory.trl_head import fused_head_loss
 from onegpu.packed_training.loss import example_logprobs, supervised_loss
@@ -24,29 +25,34 @@ Phase = Callable[[str], None]
 CACHE_NAMES = ("cache", "past_key_values")  # the name since transformers 5.2x, and the one before
 
 
-def make_batch(setup: ResolvedSetup, config: Any, device: torch.device | str) -> dict[str, Any]:
-    """Make the inputs of a micro-batch: ids and labels, and for our own trainer positions and lengths."""
+def make_batch(
+    setup: ResolvedSetup, config: Any, device: torch.device | str, micro: MicroBatch | None = None
+) -> dict[str, Any]:
+    """Make the inputs of a micro-batch (of full rows if none is given): ids, labels, and what the loop adds to them."""
     vocabulary = config.get_text_config().vocab_size
-    if setup.loop != "onegpu" or not setup.trains:
-        shape = (setup.batch_size, setup.max_length)
-        batch = {"input_ids": _ids(shape, vocabulary, device), "labels": _ids(shape, vocabulary, device)}
-        if setup.loop in ("trl", "trainer"):
-            batch["attention_mask"] = torch.ones(shape, dtype=torch.int64, device=device)
+    micro = full_micro_batch(setup) if micro is None else micro
+    real = torch.device(device).type != "meta"
+    if micro.padded:
+        batch = {
+            "input_ids": _ids(micro.shape, vocabulary, device),
+            "labels": _ids(micro.shape, vocabulary, device),
+        }
+        if setup.loop in ("trl", "trainer") or micro.needs_mask:
+            batch["attention_mask"] = torch.ones(micro.shape, dtype=torch.int64, device=device)
+            if real:
+                for row, length in enumerate(micro.lengths):
+                    batch["attention_mask"][row, length:] = 0
+                    batch["labels"][row, length:] = -100
         return batch
-    shape = (1, setup.tokens)
-    labels = _ids(shape, vocabulary, device)
-    if labels.device.type != "meta":
-        labels[:, : setup.tokens - setup.supervised_tokens] = -100
-    half = setup.max_length // 2  # a row of DPO is a chosen and a rejected side
-    lens = [half, setup.max_length - half] if setup.task == "dpo" else [setup.max_length]
-    lens = lens * setup.batch_size
-    positions = torch.cat([torch.arange(n, device=device) for n in lens])[None]
-    return {
-        "input_ids": _ids(shape, vocabulary, device),
-        "position_ids": positions,
-        "labels": labels,
-        "seq_lens": tuple(lens),
-    }
+    labels = _ids(micro.shape, vocabulary, device)
+    if real:
+        labels[:, : micro.tokens - setup.supervised_of(micro.tokens)] = -100
+    if len(set(micro.lengths)) == 1:
+        positions = torch.arange(micro.lengths[0], device=device).repeat(1, len(micro.lengths))
+    else:
+        positions = torch.cat([torch.arange(n, device=device) for n in micro.lengths])[None]
+    batch = {"input_ids": _ids(micro.shape, vocabulary, device), "position_ids": positions, "labels": labels}
+    return batch | ({"seq_lens": micro.lengths} if setup.loop == "onegpu" else {})
 
 
 def _ids(shape: tuple[int, int], vocabulary: int, device: torch.device | str) -> torch.Tensor:
@@ -65,8 +71,7 @@ def run_step(
     device: Any,
     autocast: Any,
     phase: Phase,
-    batch_of: Callable[..., dict[str, Any]] | None = None,
-    most_micro_batches: int | None = None,
+    batches: Sequence[Callable[..., dict[str, Any]]] = (),
 ) -> Any:
     """Run one optimizer step, saying where each phase begins; return what the loop's variables still hold.
 
@@ -80,22 +85,19 @@ def run_step(
         A function that returns a context manager, entered around each forward pass.
     phase
         Called with "forward", "backward", "after_backward", "step", "after_step"; micro-batches repeat the first two.
-    batch_of
-        Makes a micro-batch in place of `make_batch`.
-    most_micro_batches
-        Run at most so many of them.
+    batches
+        Make the micro-batches from (setup, config, device); `make_batch` each of an accumulated step's if not given.
     """
     outputs = loss = batch = None
     if not setup.trains:
         phase("forward")
-        batch = (batch_of or make_batch)(setup, config, device)
+        batch = (batches or (make_batch,))[0](setup, config, device)
         with torch.no_grad(), autocast():
             return _infer(model, setup, batch), loss, batch
     forward = partial(_forward, model, setup, autocast)
-    micro_batches = setup.gradient_accumulation_steps
-    for _ in range(min(micro_batches, most_micro_batches or micro_batches)):
+    for make in batches or (make_batch,) * setup.gradient_accumulation_steps:
         phase("forward")
-        batch = (batch_of or make_batch)(setup, config, device)
+        batch = make(setup, config, device)
         if setup.loop == "plain" and setup.task == "sft":
             outputs = forward(batch)
             loss = outputs.loss / setup.gradient_accumulation_steps

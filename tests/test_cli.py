@@ -165,6 +165,22 @@ def test_memory_says_what_fits_and_gives_bytes(monkeypatch, capsys):
         assert found[way]["peak_bytes"]
 
 
+def test_memory_simulates_a_run_on_rows_of_many_lengths(monkeypatch, capsys):
+    line = ("memory", "smollm2-135m", "--gpu", "l4", "--loop", "trl", "--batch-size", "2", "--lengths")
+    status, out, _ = call(monkeypatch, capsys, *line, "12,400,30", "--json")
+    found = json.loads(out)
+    assert status == 0
+    assert found["settings"]["lengths"] == {"examples": 3, "shortest": 12, "longest": 400}
+    assert found["why_no_closed_form"]
+    status, _, err = call(monkeypatch, capsys, *line, "12;400")
+    assert (status, err) == (
+        1,
+        "error: --lengths 12;400: expected whole numbers with commas between, such as 12,400\n",
+    )
+    status, _, err = call(monkeypatch, capsys, *line, "12", "--data", "support_triage")
+    assert (status, "leave one of --data and --lengths out" in err) == (1, True)
+
+
 def test_memory_of_an_unknown_model_or_card_says_what_there_is(monkeypatch, capsys):
     status, _, err = call(monkeypatch, capsys, "memory", "smollm2-136m")
     assert (status, "smollm2-135m" in err) == (1, True)

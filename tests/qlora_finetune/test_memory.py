@@ -1,6 +1,8 @@
 """What a fine-tune needs is predicted, and a run that needs too much says what would fit and frees what it held."""
 
+import json
 import weakref
+from dataclasses import replace
 
 import pytest
 import torch
@@ -15,6 +17,7 @@ from onegpu.qlora_finetune import (
     memory,
     output_folder,
     predict_memory,
+    row_lengths,
     settings_that_fit,
 )
 from onegpu.qlora_finetune.trainer import QLoraTrainer
@@ -118,6 +121,24 @@ def test_int8_is_refused_by_the_prediction_and_named_in_the_explanation(tiny):
     with pytest.raises(ValueError, match="int8"):
         predict_memory(config, "T4", **tiny)
     assert "can't be predicted" in explain_out_of_memory(config, gpu="T4", **tiny)
+
+
+def test_a_run_on_a_data_sets_own_rows_is_predicted(tiny, tmp_path):
+    file = tmp_path / "rows.jsonl"
+    rows = [{"instruction": "Count.", "output": " ".join(["one"] * n)} for n in (2, 40, 300)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    config = FinetuneConfig(data=str(file), eval_share=0.0, max_length=400, per_device_train_batch_size=2)
+    found = row_lengths(config)
+    short, middle, long = sorted(found["lengths"])
+    assert (middle - short, long - middle) == (38, 260)  # a token each
+    assert found["supervised_fraction"] == pytest.approx(
+        1 - 3 * (short - 4) / (short + middle + long), abs=0.02
+    )
+    packed, apart = (predict_memory(replace(config, packing=p), "T4", **found, **tiny) for p in (True, False))
+    full = predict_memory(config, "T4", **tiny)
+    assert (
+        apart.peak_bytes < packed.peak_bytes < full.peak_bytes
+    )  # 300 and 42 tokens; all in one row; 2 x 400
 
 
 def test_what_fits_is_found_in_the_order_of_what_it_costs(tiny):

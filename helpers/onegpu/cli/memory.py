@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -23,6 +23,30 @@ def _read_run(path: str) -> object:
         return json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ValueError(f"--report {path}: can't be read as JSON ({error})") from error
+
+
+def _rows(model: str, data: str | None, lengths: str | None, asked: dict[str, Any]) -> dict[str, Any]:
+    if data is not None and (lengths is not None or "lengths" in asked):
+        raise ValueError("--data has its own lengths: leave one of --data and --lengths out")
+    if lengths is not None:
+        try:
+            return {"lengths": tuple(int(part) for part in lengths.split(","))}
+        except ValueError:
+            raise ValueError(
+                f"--lengths {lengths}: expected whole numbers with commas between, such as 12,400"
+            ) from None
+    if data is None:
+        return {}
+    from onegpu.qlora_finetune import FinetuneConfig, row_lengths
+
+    ours = asked.get("loop", "onegpu") == "onegpu"  # it leaves long rows out, the others cut them
+    config = FinetuneConfig(
+        model=model,
+        data=data,
+        truncation="drop" if ours else "right",
+        max_length=asked.get("max_length", FinetuneConfig.max_length),
+    )
+    return row_lengths(config)
 
 
 class _Command(typer.core.TyperCommand):
@@ -52,6 +76,15 @@ def memory(
         typer.Option(
             "--checkpointing/--no-checkpointing", help="Recompute activations in the backward pass."
         ),
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            help="A data set, as for finetune: a run on its rows is simulated, not a step on full ones."
+        ),
+    ] = None,
+    lengths: Annotated[
+        str | None, typer.Option(help="The same for examples of these lengths, such as 12,400,251.")
     ] = None,
     packing: Annotated[
         bool | None, typer.Option("--packing/--no-packing", help="Fill rows with examples.")
@@ -119,6 +152,7 @@ def memory(
     }
     asked = {name: value for name, value in given.items() if value is not None}
     asked |= parse_settings(settings, gpu_memory.TrainingSetup)
+    asked |= _rows(model, data, lengths, asked)
     if gpu is None:
         here = this_gpu()
         gpu = asked.pop("gpu", None) or ("T4" if here.is_cpu else here)

@@ -439,6 +439,13 @@ class MemoryReport:
         settings = {f.name: getattr(self.setup, f.name) for f in fields(TrainingSetup)}
         settings["model"] = self.setup.name
         settings["gpu"] = self.setup.gpu.name
+        lengths = self.setup.lengths
+        if lengths is not None:
+            settings["lengths"] = {
+                "examples": len(lengths),
+                "shortest": min(lengths),
+                "longest": max(lengths),
+            }
         fit = self.fit
         return {
             "settings": settings,

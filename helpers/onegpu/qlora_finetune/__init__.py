@@ -23,7 +23,7 @@ _NAMES = {
     "config": ("CPU_SETTINGS", "FinetuneConfig", "SYSTEM_PROMPT", "T4_SETTINGS"),
     "evaluation": ("Scores", "generate", "read_triage", "score_triage", "triage_example"),
     "folders": ("output_folder",),
-    "memory": ("OutOfMemory", "explain_out_of_memory", "predict_memory", "settings_that_fit"),
+    "memory": ("OutOfMemory", "explain_out_of_memory", "predict_memory", "row_lengths", "settings_that_fit"),
     "merge": ("Merged", "merge_adapter"),
     "report": ("FinetuneResult", "curve"),
     "rows": ("TrainingData", "prepare_data"),

@@ -33,6 +33,7 @@ def memory_setup(
     *,
     model: Any = None,
     supervised_fraction: float = 1 / 3,
+    lengths: tuple[int, ...] | None = None,
 ) -> TrainingSetup:
     """Translate a fine-tune's configuration into the terms of ``onegpu.gpu_memory``: a full micro-batch, two if it accumulates.
 
@@ -46,6 +47,8 @@ def memory_setup(
         In place of ``config.model``, as ``TrainingSetup`` takes it (a transformers configuration, for instance).
     supervised_fraction
         Share of the tokens that is supervised.
+    lengths
+        Tokens of the training examples (``row_lengths``): a run of steps on them is predicted, not one on full rows.
 
     Raises
     ------
@@ -68,13 +71,55 @@ def memory_setup(
             config.gradient_accumulation_steps, 2
         ),  # all later ones are like the second
         "supervised_fraction": supervised_fraction,
+        "lengths": lengths,
         "gpu": card,
     }
     return TrainingSetup(**same | changed)
 
 
+def row_lengths(config: FinetuneConfig, tokenizer: Any = None) -> dict[str, Any]:
+    """Read and tokenize the rows of a fine-tune, and return what a prediction needs of them.
+
+    Parameters
+    ----------
+    config
+        The fine-tune.
+    tokenizer
+        In place of the model's own.
+
+    Returns
+    -------
+    dict
+        `lengths` (tuple of int) and `supervised_fraction`, as ``memory_setup`` takes them.
+
+    Raises
+    ------
+    ValueError
+        For rows that can't be trained on, or a model without a tokenizer.
+
+    Examples
+    --------
+    >>> rows = row_lengths(FinetuneConfig())
+    >>> max(rows["lengths"]) <= 512, 0 < rows["supervised_fraction"] < 1
+    (True, True)
+    """
+    from onegpu import models
+    from onegpu.qlora_finetune.rows import prepare_data
+
+    train = prepare_data(
+        config, models.load_tokenizer(config.model) if tokenizer is None else tokenizer
+    ).train
+    return {
+        "lengths": tuple(train.lengths.tolist()),
+        "supervised_fraction": train.supervised_tokens / train.tokens,
+    }
+
+
 def predict_memory(config: FinetuneConfig, gpu: str | Gpu | None = None, **setup: Any) -> MemoryBreakdown:
-    """Predict the memory of a fine-tune, by simulating two steps of it; arguments as ``memory_setup``'s."""
+    """Predict the memory of a fine-tune by simulating two steps of it, or with ``**row_lengths(config)`` a run on its rows.
+
+    Arguments as ``memory_setup``'s.
+    """
     return simulated(memory_setup(config, gpu, **setup))
 
 

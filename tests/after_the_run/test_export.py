@@ -12,6 +12,7 @@ from onegpu.chat import find_place, open_speaker
 from onegpu.export import export, find_turns, modelfile, quantize, read_back
 from onegpu.export.checks import Agreement, Answers
 from onegpu.export.exporting import _judge
+from onegpu.gpu_memory import simulated
 from onegpu.models import tiny_tokenizer
 
 from .conftest import SYSTEM, needs_llama_cpp
@@ -22,6 +23,18 @@ from .test_chat import call
 def exported(smol_run, tmp_path_factory):
     folder = tmp_path_factory.mktemp("exported")
     return export(smol_run, "ollama", output_dir=folder, types=("f16",), check_rows=2)
+
+
+@needs_llama_cpp
+@pytest.mark.slow
+def test_memory_reads_the_header_of_a_converted_gguf(exported, smol_run):
+    gguf, folder = exported.files[0], smol_run.parent / "model"
+    of_file, of_folder = (
+        simulated(source, method="lora", max_length=32, gpu="L4") for source in (gguf, folder)
+    )
+    assert of_file.peak_bytes == of_folder.peak_bytes
+    assert of_file["loaded"].by_category == of_folder["loaded"].by_category
+    assert any("dequantizes a GGUF" in note for note in of_file.notes)
 
 
 @needs_llama_cpp

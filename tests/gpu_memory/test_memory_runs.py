@@ -269,6 +269,31 @@ def test_a_configuration_file_is_enough(tmp_path):
         run(tmp_path / "other.gguf")
 
 
+def test_a_ggufs_header_is_its_configuration_and_it_is_not_quantized_again(tmp_path):
+    import gguf
+
+    path = tmp_path / "small.gguf"
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_embedding_length(256), writer.add_feed_forward_length(512), writer.add_block_count(2)
+    (
+        writer.add_head_count(4),
+        writer.add_head_count_kv(2),
+        writer.add_vocab_size(500),
+        writer.add_context_length(512),
+    )
+    (
+        writer.write_header_to_file(),
+        writer.write_kv_data_to_file(),
+        writer.write_tensors_to_file(),
+        writer.close(),
+    )
+    of_file, of_config = (run(m, method="lora") for m in (path, small(tie_word_embeddings=True)))
+    assert of_file.peak_bytes == of_config.peak_bytes
+    assert any("dequantizes a GGUF" in note for note in of_file.notes)
+    with pytest.raises(ValueError, match=r"quantized already and is loaded in 16 bits.*method='lora'"):
+        run(path, method="qlora")
+
+
 def test_a_model_with_code_of_its_own_is_refused_without_naming_arguments(tmp_path):
     (tmp_path / "config.json").write_text(
         json.dumps({"model_type": "own", "auto_map": {"AutoConfig": "own.Config"}})

@@ -405,6 +405,11 @@ class ResolvedSetup(TrainingSetup):
         from onegpu.gpu_memory.model_configs import model_config, stored_weights
 
         config = model_config(self.model, self.max_length)
+        if self.quantization and str(self.model).lower().endswith(".gguf"):
+            raise ValueError(
+                f"{self.name} is quantized already and is loaded in 16 bits, so {self.quantization} can't be applied to it: "
+                "use method='lora', or give the model it was made from"
+            )
         stored = stored_weights(config).method
         if stored in ("nf4", "fp4", "int8") and self.quantization != stored:
             raise ValueError(

@@ -3,8 +3,10 @@
 import pytest
 from onegpu.gpu_memory import KEEPS
 from onegpu.gpu_memory.architecture import architecture
+from onegpu.gpu_memory.closed_form import OUT_OF_RANGE
 from onegpu.models import CATALOGUE, config
-from plainly import closed_form, simulated
+from plainly import closed_form, report, simulated
+from transformers import AutoConfig
 
 KNOWN = [name for name, entry in CATALOGUE.items() if not entry.model_type.startswith("gemma")]
 GIB = 2**30
@@ -98,6 +100,25 @@ def test_the_versions_differ_by_what_they_keep():
     assert (
         after["4.40"].by_category["buffers"] > 100 * 2**20 > after["4.46"].by_category["buffers"] > 90 * 2**20
     )
+
+
+@pytest.mark.parametrize(("length", "low"), [(1024, True), (64, False)])
+def test_where_attention_decides_the_formula_says_that_it_is_low(length, low):
+    # grouped heads on a T4: scores are written out, and their gradients aren't in the formulas
+    grouped = AutoConfig.for_model(
+        "llama", hidden_size=256, intermediate_size=512, num_hidden_layers=2, num_attention_heads=8,
+        num_key_value_heads=2, vocab_size=1000, max_position_embeddings=1024,
+    )  # fmt: skip
+    asked = {"method": "qlora", "loop": "onegpu", "max_length": length, "gradient_checkpointing": True}
+    found = report(grouped, **asked)
+    assert (found.closed_form.peak_bytes < 0.9 * found.simulated.peak_bytes) == low
+    assert any(note.startswith(OUT_OF_RANGE) for note in found.closed_form.notes) == low
+    assert (OUT_OF_RANGE in str(found)) == low
+
+
+def test_a_fused_kernel_is_in_the_formulas_range():
+    found = closed_form("llama-3-8b", method="qlora", loop="onegpu", gpu="L4", max_length=4096)
+    assert not any(OUT_OF_RANGE in note for note in found.notes)
 
 
 def test_an_unknown_family_is_sent_to_the_simulation():

@@ -11,7 +11,7 @@ from typing import Any
 
 from onegpu.dtype_sizing import format_bytes
 from onegpu.gpu_memory.breakdown import MemoryBreakdown, wrapped
-from onegpu.gpu_memory.closed_form import closed_form
+from onegpu.gpu_memory.closed_form import OUT_OF_RANGE, closed_form
 from onegpu.gpu_memory.simulated import simulated
 from onegpu.gpu_memory.step_time import StepTime, step_time
 from onegpu.gpu_memory.training_setup import ResolvedSetup, TrainingSetup, make_setup
@@ -470,6 +470,7 @@ class MemoryReport:
             lines.append(
                 f"by formula the peak is {format_bytes(peak, 'GiB', digits=3)} ({peak / self.simulated.peak_bytes:.3f} of it)"
             )
+            lines += [note for note in self.closed_form.notes if note.startswith(OUT_OF_RANGE)]
         if self.step_time is not None:
             lines.append(str(self.step_time))
         if self.fit is not None:

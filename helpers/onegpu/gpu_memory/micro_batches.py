@@ -83,7 +83,10 @@ class Run:
 
 def full_micro_batch(setup: ResolvedSetup) -> MicroBatch:
     """Rows of `max_length` tokens. Packed by TRL they hold two examples each; one of our DPO is a chosen and a rejected side."""
-    ours, trl = setup.loop == "onegpu" and setup.trains, setup.loop == "trl" and setup.packing and setup.task == "sft"
+    ours, trl = (
+        setup.loop == "onegpu" and setup.trains,
+        setup.loop == "trl" and setup.packing and setup.task == "sft",
+    )
     half = setup.max_length // 2
     halved = half and (trl or (ours and setup.task == "dpo"))
     row = (half, setup.max_length - half) if halved else (setup.max_length,)

@@ -151,3 +151,11 @@ def test_lines_have_three_to_one_on_white_in_the_palettes_order():
         light = float(np.array([0.2126, 0.7152, 0.0722]) @ linear(line))
         assert 1.05 / (light + 0.05) >= 3
         assert line == fill or 1.05 / (float(np.array([0.2126, 0.7152, 0.0722]) @ linear(fill)) + 0.05) < 3
+
+
+def test_a_bar_is_labelled_with_all_its_bytes_those_too_thin_to_draw_as_well():
+    from onegpu.plots import gpu_memory
+
+    sizes = {"weights": 10 * 2**30, "cublas_workspace": 2**24}
+    made = gpu_memory.stacked({"full": sizes})
+    assert [text.get_text() for text in made.axes[0].texts] == ["10.02"]

@@ -69,7 +69,7 @@ def stacked(
     made, axes = figure(title, "GiB", "", size=(7.4, height or 1.9 + 0.5 * len(shares)))
     labels = list(shares)
     largest = max(sum(sizes.values()) for sizes in shares.values()) / GIB
-    for y, sizes in enumerate(shares.values()):
+    for y, (label, sizes) in enumerate(shares.items()):
         left = 0.0
         for category, size in sizes.items():
             colour, hatch = STYLE[category]
@@ -85,7 +85,12 @@ def stacked(
             )
             left += size / GIB
         axes.annotate(
-            f"{left:.2f}", (left, y), xytext=(3, 0), textcoords="offset points", va="center", fontsize=10
+            f"{_total(bars[label], moment) / GIB:.2f}",
+            (left, y),
+            xytext=(3, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=10,
         )
     axes.set_yticks(range(len(labels)), labels)
     axes.invert_yaxis()
@@ -219,6 +224,13 @@ def _sizes(bar: MemoryBreakdown | Mapping[str, int], moment: str) -> Mapping[str
     if not isinstance(bar, MemoryBreakdown):
         return bar
     return bar.peak.by_category if moment == "peak" else bar[moment].by_category
+
+
+def _total(bar: MemoryBreakdown | Mapping[str, int], moment: str) -> int:
+    """All bytes of a bar, those too thin to be drawn as well."""
+    if not isinstance(bar, MemoryBreakdown):
+        return sum(bar.values())
+    return bar.peak_bytes if moment == "peak" else bar[moment].allocated_bytes
 
 
 def _thin_pieces_together(bars: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, int]]:

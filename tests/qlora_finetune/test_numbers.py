@@ -134,6 +134,23 @@ def test_a_second_answer_sees_the_prompt_that_stands_before_the_first(kv_heads, 
     torch.testing.assert_close(out[:, 5:], whole[:, 3:])
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_attention_of_16_bit_rows_on_a_cpu_is_that_of_float32_rounded(dtype):
+    torch.manual_seed(0)
+    plain = [torch.randn(1, heads, 60, 16).to(dtype).float().requires_grad_() for heads in (4, 2, 2)]
+    short = [t.detach().to(dtype).requires_grad_() for t in plain]
+    examples = {"seq_lens": (40, 20), "prefix_lens": (0, 10), "sliding_window": 30}
+    wanted, _ = packed_sdpa(torch.nn.Module(), *plain, no_mask(), **examples)
+    with torch.autocast("cpu", torch.bfloat16):  # which would cast back what the kernel is given
+        found, _ = packed_sdpa(torch.nn.Module(), *short, no_mask(), **examples)
+    assert torch.equal(found, wanted.to(dtype))
+    slope = torch.randn_like(wanted).to(dtype)
+    wanted.backward(slope.float())
+    found.backward(slope)
+    for ours, theirs in zip(short, plain, strict=True):
+        assert torch.equal(ours.grad, theirs.grad.to(dtype))
+
+
 def test_without_lengths_it_is_plain_sdpa():
     model = tiny_model()
     ids = torch.tensor([[3, 3, 5, 6, 7], [8, 9, 10, 11, 12]])

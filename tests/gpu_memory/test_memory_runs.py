@@ -294,6 +294,25 @@ def test_a_ggufs_header_is_its_configuration_and_it_is_not_quantized_again(tmp_p
         run(path, method="qlora")
 
 
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [(None, "holds no config.json and no .gguf file"), ("adapter_config.json", "give its base model")],
+)
+def test_a_folder_without_a_configuration_is_named(file, message, tmp_path):
+    if file:
+        (tmp_path / file).write_text("{}")
+    with pytest.raises(ValueError, match=message):
+        run(tmp_path)
+
+
+def test_one_name_of_a_layer_is_no_pattern():
+    with pytest.raises(
+        ValueError, match=r"target_modules is 'q_proj', a pattern .* \['down_proj'.*give names in a list"
+    ):
+        run(target_modules="q_proj")
+    assert run(target_modules=r".*\.q_proj").peak_bytes == run(target_modules=("q_proj",)).peak_bytes
+
+
 def test_a_model_with_code_of_its_own_is_refused_without_naming_arguments(tmp_path):
     (tmp_path / "config.json").write_text(
         json.dumps({"model_type": "own", "auto_map": {"AutoConfig": "own.Config"}})

@@ -167,8 +167,17 @@ def _read(model: Any) -> PretrainedConfig:
             return source.config()
         if isinstance(source, Path) and not (source / "config.json").is_file():
             files = sorted(source.glob("*.gguf"))
-            if files:
-                options = {"gguf_file": files[0].name}
+            if not files:
+                is_adapter = (source / "adapter_config.json").is_file()
+                raise ValueError(
+                    f"the folder {str(model)!r} "
+                    + (
+                        "holds an adapter: give its base model"
+                        if is_adapter
+                        else "holds no config.json and no .gguf file"
+                    )
+                )
+            options = {"gguf_file": files[0].name}
     try:
         # A hub that doesn't answer must cost seconds, not minutes.
         offline = isinstance(source, str) and not hub_reachable(3.0)[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import warnings
 from collections.abc import Sequence
@@ -58,7 +59,13 @@ def add_lora(
         r=r, lora_alpha=alpha, lora_dropout=dropout, target_modules=targets, task_type="CAUSAL_LM"
     )
     linear = sorted({name.rsplit(".", 1)[-1] for name, why_not in layers.items() if why_not != "head"})
-    if not isinstance(targets, str):
+    if isinstance(targets, str):
+        if not any(re.fullmatch(targets, name) for name in layers):
+            raise ValueError(
+                f"target_modules is {targets!r}, a pattern that the whole name of no layer of {type(model).__name__} fits. "
+                f"Its linear layers are {linear}: give names in a list, such as {json.dumps(linear[:1])}"
+            )
+    else:
         unknown = [name for name in targets if name.rsplit(".", 1)[-1] not in linear]
         if unknown:
             raise ValueError(

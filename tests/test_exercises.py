@@ -398,7 +398,7 @@ def test_more_parameters_are_welcome_where_they_have_a_value():
 @pytest.mark.parametrize(
     ("function", "says"),
     [
-        (lambda x: {2, 4}, "only its type is not: expected a list, got a set"),
+        (lambda x: {2, 4}, "expected a list, got a set"),
         (lambda x: np.array([2, 4]), "got a NumPy array"),
         (lambda x: torch.tensor([2, 4]), "got a torch.Tensor"),
         (lambda x: [2.0, 4.0], "at [0]: expected an int, got the float 2.0"),
@@ -409,7 +409,7 @@ def test_more_parameters_are_welcome_where_they_have_a_value():
 def test_a_right_value_as_another_type_is_said(function, says):
     said = message(function)
     assert "The value is right, only its type is not" in said
-    assert says in said
+    assert said.count(says) == 1  # once, not in two rows
 
 
 def test_right_values_elsewhere_are_said():

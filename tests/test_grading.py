@@ -124,26 +124,30 @@ def test_what_cannot_be_graded_is_named(tmp_path, make, options, says):
 PREFERENCES = {
     "own": (
         "def make_pairs(answers, ranks):\n    n = range(len(ranks))\n"
-        "    return sorted((answers[i], answers[j]) for i in n for j in n if ranks[i] < ranks[j])",
+        "    found = {(answers[i], answers[j]) for i in n for j in n if ranks[i] < ranks[j]}\n"
+        "    return sorted(pair for pair in found if pair[0] != pair[1])",
         "right",
         "",
     ),
     "imported": (
         "import onegpu.preference_data as p\n"
-        "def make_pairs(answers, ranks):\n    return sorted((answers[i], answers[j]) for i, j in p.pairs_of(ranks))",
+        "def make_pairs(answers, ranks):\n    found = {(answers[i], answers[j]) for i, j in p.pairs_of(ranks)}\n"
+        "    return sorted(pair for pair in found if pair[0] != pair[1])",
         "borrowed",
         "pairs_of",
     ),
     "by its text": (
         "import inspect, onegpu.preference_data as p\nspace = dict(vars(inspect.getmodule(p.pairs_of)))\n"
         "exec(inspect.getsource(p.pairs_of), space)\npairs = space['pairs_of']\n"
-        "def make_pairs(answers, ranks):\n    return sorted((answers[i], answers[j]) for i, j in pairs(ranks))",
+        "def make_pairs(answers, ranks):\n    found = {(answers[i], answers[j]) for i, j in pairs(ranks)}\n"
+        "    return sorted(pair for pair in found if pair[0] != pair[1])",
         "borrowed",
         "compiled from a text",
     ),
     "tracing off": (
         "import sys\ndef make_pairs(answers, ranks):\n    sys.setprofile(None)\n    n = range(len(ranks))\n"
-        "    return sorted((answers[i], answers[j]) for i in n for j in n if ranks[i] < ranks[j])",
+        "    found = {(answers[i], answers[j]) for i in n for j in n if ranks[i] < ranks[j]}\n"
+        "    return sorted(pair for pair in found if pair[0] != pair[1])",
         "borrowed",
         "switched the tracing off",
     ),

@@ -18,7 +18,7 @@ from onegpu.notebooks.__main__ import main
 from onegpu.notebooks.execution import digest, execute, stabilise
 from onegpu.notebooks.files import read, repository, root, write
 from onegpu.notebooks.labs import lab_from, stubbed
-from onegpu.notebooks.parts import ref, setup_source
+from onegpu.notebooks.parts import lesson_minutes, ref, setup_source
 from onegpu.notebooks.rules import code_lines, shows_something
 
 NAME = "00_start_here.ipynb"
@@ -113,6 +113,18 @@ def test_the_map_has_the_minutes_that_the_notebooks_say():
                         f"{folder}/{topic.file} says {said} minutes, the map (notebooks/overview.py) {minutes}"
                     )
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 4])  # the others state minutes of their own
+def test_the_minutes_are_counted_as_the_start_says(number):
+    from onegpu.exercises import exercises_of
+    from onegpu.notebooks.overview import TOPICS
+
+    topic = TOPICS[number - 1]
+    counted = lesson_minutes(read(root() / "course" / topic.file))
+    assert abs(topic.lesson_minutes - counted) <= 7, f"{counted:.0f} minutes by words, cells and guesses"
+    most = sum(one.minutes for one in exercises_of(number) if one.level != "stretch")
+    assert topic.lab_minutes == -(-most // 5) * 5
 
 
 def test_every_notebook_is_on_the_map():
@@ -325,6 +337,16 @@ def test_what_differs_each_time_is_taken_out(tmp_path):
     assert list(widget.data) == ["text/plain"]
     assert error.traceback == ["JSONDecodeError: Expecting value: line 1 column 1 (char 0)"]
     assert set(notebook.metadata) == {"accelerator", "colab", "kernelspec", "language_info", "onegpu"}
+
+
+def test_an_inlined_picture_keeps_its_bytes(tmp_path):
+    """Base64 may hold what looks like an address; a picture of lesson 04 was stored broken."""
+    html = '<img src="data:image/png;base64,iVBORw0x0123abcd+/==">at 0x0123abcd'
+    out = nbformat.v4.new_output("display_data", {"text/html": html})
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("1", outputs=[out])])
+    stabilise(notebook, tmp_path)
+    stored = notebook.cells[0].outputs[0].data["text/html"]
+    assert stored == html.replace(">at 0x0123abcd", ">at 0xADDRESS")
 
 
 def test_a_cell_that_fails_is_named_and_nothing_is_stored(repo):

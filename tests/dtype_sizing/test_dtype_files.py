@@ -1,5 +1,7 @@
 """Sizes of datasets and checkpoints, against Arrow and real files."""
 
+import json
+
 import datasets
 import pytest
 import torch
@@ -10,8 +12,9 @@ from onegpu.dtype_sizing import (
     predict_dataset_bytes,
     read_header,
 )
+from onegpu.exercises.dtype_sizing import file_bytes
 from onegpu.models import tiny_model
-from safetensors.torch import save_file
+from safetensors.torch import save, save_file
 
 
 def rows_of(names, lengths):
@@ -129,3 +132,16 @@ def test_a_file_that_is_no_safetensors_is_refused(tmp_path, content):
 def test_an_empty_folder_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"no \.safetensors file"):
         checkpoint_size(tmp_path)
+
+
+@pytest.mark.parametrize("metadata", [{}, {"format": "pt"}])
+@pytest.mark.parametrize("names", [(), ("w",), ("a.weight", "층.0", 'with "quotes"', "none")])
+def test_exercise_3_8_predicts_a_real_file_to_the_byte(names, metadata):
+    dtypes = (torch.float32, torch.bfloat16, torch.uint8, torch.int64)
+    shapes = ((100,), (3, 5), (), (0, 7))
+    tensors = {n: torch.zeros(s, dtype=d) for n, s, d in zip(names, shapes, dtypes, strict=False)}
+    content = save(tensors, metadata or None)
+    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    header.pop("__metadata__", None)
+    in_order = [(name, tensor["dtype"], tensor["shape"]) for name, tensor in header.items()]
+    assert file_bytes(in_order, metadata) == len(content)

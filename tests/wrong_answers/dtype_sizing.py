@@ -720,6 +720,132 @@ ANSWERS.statements(
 ANSWERS.equivalent("3.7", "no header has 2^56 bytes: the eighth byte is 0", "8 -> 7")
 
 
+# 3.8 ------------------------------------------------------------------------------------------------------------------
+WIDTH = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I8": 1, "U8": 1}
+
+
+def parts(tensors, metadata, separators=(",", ":"), ascii_only=False, restart=False):
+    """The header's bytes before it is filled up, and the bytes of the data."""
+    header, end = {"__metadata__": metadata} if metadata else {}, 0
+    for name, dtype, shape in tensors:
+        start = 0 if restart else end
+        end, size = end + math.prod(shape) * WIDTH[dtype], math.prod(shape) * WIDTH[dtype]
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [start, start + size]}
+    return len(json.dumps(header, separators=separators, ensure_ascii=ascii_only).encode()), end
+
+
+def filled(length):
+    return -(-length // 8) * 8
+
+
+@wrong("3.8", "the data alone", case="one tensor", says="What stands before them")
+def data_alone(tensors, metadata):
+    return parts(tensors, metadata)[1]
+
+
+@wrong("3.8", "without the length", case="one tensor", says="hold its length")
+def without_length(tensors, metadata):
+    length, end = parts(tensors, metadata)
+    return filled(length) + end
+
+
+@wrong("3.8", "not filled up", case="one tensor", says="filled up with spaces")
+def not_filled(tensors, metadata):
+    length, end = parts(tensors, metadata)
+    return 8 + length + end
+
+
+@wrong("3.8", "json as it comes", case="one tensor", says="spaces after")
+def with_spaces(tensors, metadata):
+    length, end = parts(tensors, metadata, separators=None)
+    return 8 + filled(length) + end
+
+
+@wrong("3.8", "header only", case="one tensor", says="Where are the data")
+def header_only(tensors, metadata):
+    return 8 + filled(parts(tensors, metadata)[0])
+
+
+@wrong("3.8", "each tensor begins at 0", case="offsets go on", says="begins where the one before it ends")
+def from_zero(tensors, metadata):
+    length, end = parts(tensors, metadata, restart=True)
+    return 8 + filled(length) + end
+
+
+@wrong("3.8", "leaves the metadata out", case="metadata", says="stands in the header too")
+def no_metadata(tensors, metadata):
+    length, end = parts(tensors, {})
+    return 8 + filled(length) + end
+
+
+@wrong("3.8", "escapes other letters", case="names that aren't English", says="UTF-8")
+def escapes(tensors, metadata):
+    length, end = parts(tensors, metadata, ascii_only=True)
+    return 8 + filled(length) + end
+
+
+@wrong("3.8", "always fills up", case="a header that needs no filling", says="nothing is added")
+def always_fills(tensors, metadata):
+    length, end = parts(tensors, metadata)
+    return 8 + length + (8 - length % 8) + end
+
+
+@right("3.8", "by parts")
+def file_by_parts(tensors, metadata):
+    length, end = parts(tensors, metadata)
+    return 8 + filled(length) + end
+
+
+@right("3.8", "spaces put in, then counted")
+def spaces_put_in(tensors, metadata):
+    header, offset = {}, 0
+    if metadata:
+        header["__metadata__"] = metadata
+    for name, dtype, shape in tensors:
+        nbytes = torch.empty(list(shape), dtype=torch.uint8).numel() * WIDTH[dtype]
+        header[name] = {"dtype": dtype, "shape": [*shape], "data_offsets": [offset, offset + nbytes]}
+        offset += nbytes
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
+    return 8 + len(text.ljust(filled(len(text)))) + offset
+
+
+@right("3.8", "text by hand")
+def text_by_hand(tensors, metadata):
+    entries, place = [], 0
+    if metadata:
+        entries.append('"__metadata__":' + json.dumps(metadata, separators=(",", ":"), ensure_ascii=False))
+    for name, dtype, shape in tensors:
+        size = WIDTH[dtype]
+        for side in shape:
+            size *= side
+        sides = ",".join(map(str, shape))
+        key = json.dumps(name, ensure_ascii=False)
+        entries.append(
+            f'{key}:{{"dtype":"{dtype}","shape":[{sides}],"data_offsets":[{place},{place + size}]}}'
+        )
+        place += size
+    header = ("{" + ",".join(entries) + "}").encode()
+    while len(header) % 8:
+        header += b" "
+    return 8 + len(header) + place
+
+
+ANSWERS.statements(
+    "3.8",
+    {
+        "the header": data_alone,
+        "its length": without_length,
+        "a multiple of 8": not_filled,
+        "and no more": always_fills,
+        "without spaces": with_spaces,
+        "the data": header_only,
+        "one after the other": from_zero,
+        "metadata, where there are any": no_metadata,
+        "UTF-8": escapes,
+    },
+)
+
+
 @wrong("3.3", "casts of two formats", case="3 mantissa bits", says="Any number of bits")
 def two_formats(x, mantissa_bits):
     return torch.tensor(x, dtype=torch.bfloat16 if mantissa_bits == 7 else torch.float16).item()

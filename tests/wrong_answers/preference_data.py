@@ -73,7 +73,7 @@ def two_loops(answers, ranks):
     found = []
     for a, rank_a in zip(answers, ranks, strict=False):
         for b, rank_b in zip(answers, ranks, strict=False):
-            if rank_a < rank_b:
+            if rank_a < rank_b and a != b and (a, b) not in found:
                 found.append((a, b))
     return sorted(found)
 
@@ -82,7 +82,7 @@ def two_loops(answers, ranks):
 def with_combinations(answers, ranks):
     found = set()
     for i, j in combinations(range(len(ranks)), 2):
-        if ranks[i] != ranks[j]:
+        if ranks[i] != ranks[j] and answers[i] != answers[j]:
             better, worse = (i, j) if ranks[i] < ranks[j] else (j, i)
             found.add((answers[better], answers[worse]))
     return sorted(found)
@@ -91,7 +91,34 @@ def with_combinations(answers, ranks):
 @right("2.1", "sorted first")
 def sorted_first(answers, ranks):
     order = sorted(zip(ranks, answers, strict=False))
-    return sorted((a, b) for (i, a), (j, b) in combinations(order, 2) if i < j)
+    return sorted({(a, b) for (i, a), (j, b) in combinations(order, 2) if i < j and a != b})
+
+
+TWICE = "the same answer twice"
+
+
+@wrong("2.1", "keeps equal texts and pairs that come twice", case=TWICE, says="makes no pair with itself")
+def keeps_all(answers, ranks):
+    ranked = list(zip(ranks, answers, strict=True))
+    return sorted((a, b) for i, a in ranked for j, b in ranked if i < j)
+
+
+@wrong("2.1", "keeps equal texts", case=TWICE, says="two equal texts make no pair")
+def keeps_equal(answers, ranks):
+    return sorted(set(keeps_all(answers, ranks)))
+
+
+@wrong("2.1", "keeps pairs that come twice", case=TWICE, says="each pair once")
+def keeps_twice(answers, ranks):
+    return [pair for pair in keeps_all(answers, ranks) if pair[0] != pair[1]]
+
+
+@wrong("2.1", "the first rank of a text counts", case="ranked before and behind", says="both pairs were said")
+def first_rank(answers, ranks):
+    best = {}
+    for answer, rank in zip(answers, ranks, strict=True):
+        best[answer] = min(rank, best.get(answer, rank))
+    return sorted({pair for pair in keeps_all(list(best), list(best.values())) if pair[0] != pair[1]})
 
 
 # 2.2 ------------------------------------------------------------------------------------------------------------------
@@ -99,65 +126,102 @@ EQUAL = "equal rewards"
 
 
 @wrong("2.2", "the probability", case=EQUAL, says="minus its logarithm")
-def probability(chosen, rejected):
+def probability(chosen, rejected, share=1.0):
     return torch.sigmoid(chosen - rejected).mean()
 
 
 @wrong("2.2", "no minus", case=EQUAL, says="sign is turned")
-def no_minus(chosen, rejected):
+def no_minus(chosen, rejected, share=1.0):
     return F.logsigmoid(chosen - rejected).mean()
 
 
 @wrong("2.2", "no mean", case=EQUAL, says="without a dimension")
-def no_mean(chosen, rejected):
+def no_mean(chosen, rejected, share=1.0):
     return -F.logsigmoid(chosen - rejected)
 
 
 @wrong("2.2", "base 2", case=EQUAL, says="nats")
-def bits(chosen, rejected):
+def bits(chosen, rejected, share=1.0):
     return -torch.log2(torch.sigmoid(chosen - rejected)).mean()
 
 
 @wrong("2.2", "rejected minus chosen", case="chosen leads by one", says="chosen - rejected")
-def turned(chosen, rejected):
+def turned(chosen, rejected, share=1.0):
     return -F.logsigmoid(rejected - chosen).mean()
 
 
 @wrong("2.2", "sums", case="three pairs", says="take the mean")
-def sums(chosen, rejected):
+def sums(chosen, rejected, share=1.0):
     return -F.logsigmoid(chosen - rejected).sum()
 
 
 @wrong("2.2", "loss of the mean difference", case="three pairs", says="mean of the losses")
-def of_means(chosen, rejected):
+def of_means(chosen, rejected, share=1.0):
     return -F.logsigmoid((chosen - rejected).mean())
 
 
 @wrong("2.2", "log of sigmoid", case="far behind", says="minus infinity")
-def overflows(chosen, rejected):
+def overflows(chosen, rejected, share=1.0):
     return -torch.log(torch.sigmoid(chosen - rejected)).mean()
 
 
 @wrong("2.2", "log of sigmoid with a small number", case="far behind", says="logsigmoid")
-def with_epsilon(chosen, rejected):
+def with_epsilon(chosen, rejected, share=1.0):
     return -torch.log(torch.sigmoid(chosen - rejected) + 1e-8).mean()
 
 
 @right("2.2", "softplus")
-def softplus(chosen, rejected):
-    return F.softplus(rejected - chosen).mean()
+def softplus(chosen, rejected, share=1.0):
+    return (share * F.softplus(rejected - chosen) + (1 - share) * F.softplus(chosen - rejected)).mean()
 
 
 @right("2.2", "binary cross-entropy")
-def cross_entropy(chosen, rejected):
+def cross_entropy(chosen, rejected, share=1.0):
     margin = chosen - rejected
-    return F.binary_cross_entropy_with_logits(margin, torch.ones_like(margin))
+    return F.binary_cross_entropy_with_logits(margin, torch.ones_like(margin) * share)
 
 
 @right("2.2", "log-sum-exp")
-def log_sum_exp(chosen, rejected):
-    both = torch.stack([chosen, rejected])
-    return (torch.logsumexp(both, 0) - chosen).mean()
+def log_sum_exp(chosen, rejected, share=1.0):
+    both = torch.logsumexp(torch.stack([chosen, rejected]), 0)
+    return (both - share * chosen - (1 - share) * rejected).mean()
+
+
+VOTES = "three voters of four"
+
+
+def paid(margin):
+    return -F.logsigmoid(margin)
+
+
+@wrong("2.2", "leaves the share out", case=VOTES, says="left out")
+def no_share(chosen, rejected, share=1.0):
+    return paid(chosen - rejected).mean()
+
+
+@wrong("2.2", "only those who agreed pay", case=VOTES, says="pays too")
+def agreed_only(chosen, rejected, share=1.0):
+    return (share * paid(chosen - rejected)).mean()
+
+
+@wrong("2.2", "share times the margin", case=VOTES, says="weighs two losses")
+def weighs_margin(chosen, rejected, share=1.0):
+    return paid(share * (chosen - rejected)).mean()
+
+
+@wrong("2.2", "one share for all pairs", case="each pair has its own share", says="a tensor of the pairs")
+def one_share(chosen, rejected, share=1.0):
+    share = torch.as_tensor(share).mean()
+    m = chosen - rejected
+    return (share * paid(m) + (1 - share) * paid(-m)).mean()
+
+
+@wrong(
+    "2.2", "one minus the chance for the others", case="far ahead, and one vote against", says="stays finite"
+)
+def log_of_the_rest(chosen, rejected, share=1.0):
+    m = chosen - rejected
+    return (share * paid(m) - (1 - share) * torch.log(1 - torch.sigmoid(m)).clamp(min=-1e9)).mean()
 
 
 # 2.3 ------------------------------------------------------------------------------------------------------------------
@@ -378,81 +442,115 @@ SAME, APART = "the policy is the reference", "chosen up, rejected down"
 
 
 @wrong("2.6", "no reference", case=SAME, says="moved away from it")
-def no_reference(policy_chosen, policy_rejected, reference_chosen, reference_rejected, beta):
+def no_reference(policy_chosen, policy_rejected, reference_chosen, reference_rejected, beta, offset=0.0):
     return -F.logsigmoid(beta * (policy_chosen - policy_rejected)).mean()
 
 
 @wrong("2.6", "the probability", case=SAME, says="-log of it")
-def dpo_probability(policy_chosen, policy_rejected, reference_chosen, reference_rejected, beta):
+def dpo_probability(policy_chosen, policy_rejected, reference_chosen, reference_rejected, beta, offset=0.0):
     return torch.sigmoid(
         beta * ((policy_chosen - reference_chosen) - (policy_rejected - reference_rejected))
     ).mean()
 
 
 @wrong("2.6", "no mean", case=SAME, says="one number")
-def dpo_no_mean(policy_chosen, policy_rejected, reference_chosen, reference_rejected, beta):
+def dpo_no_mean(policy_chosen, policy_rejected, reference_chosen, reference_rejected, beta, offset=0.0):
     return -F.logsigmoid(beta * ((policy_chosen - reference_chosen) - (policy_rejected - reference_rejected)))
 
 
 @wrong("2.6", "rejected minus chosen", case=APART, says="chosen minus rejected")
-def dpo_turned(policy_chosen, policy_rejected, reference_chosen, reference_rejected, beta):
+def dpo_turned(policy_chosen, policy_rejected, reference_chosen, reference_rejected, beta, offset=0.0):
     return -F.logsigmoid(
         beta * ((policy_rejected - reference_rejected) - (policy_chosen - reference_chosen))
     ).mean()
 
 
 @wrong("2.6", "no beta", case=APART, says="beta is left out")
-def no_beta(policy_chosen, policy_rejected, reference_chosen, reference_rejected, beta):
+def no_beta(policy_chosen, policy_rejected, reference_chosen, reference_rejected, beta, offset=0.0):
     return -F.logsigmoid((policy_chosen - reference_chosen) - (policy_rejected - reference_rejected)).mean()
 
 
 @wrong("2.6", "adds the ratios", case=APART, says="not added")
-def added(policy_chosen, policy_rejected, reference_chosen, reference_rejected, beta):
+def added(policy_chosen, policy_rejected, reference_chosen, reference_rejected, beta, offset=0.0):
     return -F.logsigmoid(
         beta * ((policy_chosen - reference_chosen) + (policy_rejected - reference_rejected))
     ).mean()
 
 
 @wrong("2.6", "sums", case="two pairs", says="take the mean")
-def dpo_sums(policy_chosen, policy_rejected, reference_chosen, reference_rejected, beta):
+def dpo_sums(policy_chosen, policy_rejected, reference_chosen, reference_rejected, beta, offset=0.0):
     return -F.logsigmoid(
         beta * ((policy_chosen - reference_chosen) - (policy_rejected - reference_rejected))
     ).sum()
 
 
 @wrong("2.6", "beta is always 0.1", case="larger beta", says="the beta that is handed in")
-def fixed_beta(policy_chosen, policy_rejected, reference_chosen, reference_rejected, beta):
+def fixed_beta(policy_chosen, policy_rejected, reference_chosen, reference_rejected, beta, offset=0.0):
     return -F.logsigmoid(
         0.1 * ((policy_chosen - reference_chosen) - (policy_rejected - reference_rejected))
     ).mean()
 
 
 @wrong("2.6", "log of sigmoid", case="far on the wrong side", says="logsigmoid")
-def dpo_overflows(policy_chosen, policy_rejected, reference_chosen, reference_rejected, beta):
+def dpo_overflows(policy_chosen, policy_rejected, reference_chosen, reference_rejected, beta, offset=0.0):
     return -torch.log(
         torch.sigmoid(beta * ((policy_chosen - reference_chosen) - (policy_rejected - reference_rejected)))
     ).mean()
 
 
 @right("2.6", "ratios")
-def ratios(policy_chosen, policy_rejected, reference_chosen, reference_rejected, beta):
+def ratios(policy_chosen, policy_rejected, reference_chosen, reference_rejected, beta, offset=0.0):
     chosen, rejected = policy_chosen - reference_chosen, policy_rejected - reference_rejected
-    return -F.logsigmoid(beta * (chosen - rejected)).mean()
+    return -F.logsigmoid(beta * (chosen - rejected) - offset).mean()
 
 
 @right("2.6", "softplus")
-def dpo_softplus(policy_chosen, policy_rejected, reference_chosen, reference_rejected, beta):
+def dpo_softplus(policy_chosen, policy_rejected, reference_chosen, reference_rejected, beta, offset=0.0):
     return F.softplus(
-        -beta * (policy_chosen - policy_rejected - reference_chosen + reference_rejected)
+        offset - beta * (policy_chosen - policy_rejected - reference_chosen + reference_rejected)
     ).mean()
 
 
 @right("2.6", "pair by pair")
-def pair_by_pair(policy_chosen, policy_rejected, reference_chosen, reference_rejected, beta):
+def pair_by_pair(policy_chosen, policy_rejected, reference_chosen, reference_rejected, beta, offset=0.0):
     losses = []
-    for a, b, c, d in zip(policy_chosen, policy_rejected, reference_chosen, reference_rejected, strict=True):
-        losses.append(-F.logsigmoid(beta * ((a - c) - (b - d))))
+    leads = torch.as_tensor(offset).expand(len(policy_chosen))
+    for a, b, c, d, lead in zip(
+        policy_chosen, policy_rejected, reference_chosen, reference_rejected, leads, strict=True
+    ):
+        losses.append(-F.logsigmoid(beta * ((a - c) - (b - d)) - lead))
     return sum(losses) / len(losses)
+
+
+LEAD = "a lead of one half"
+
+
+def gap(policy_chosen, policy_rejected, reference_chosen, reference_rejected):
+    return (policy_chosen - reference_chosen) - (policy_rejected - reference_rejected)
+
+
+@wrong("2.6", "leaves the offset out", case=LEAD, says="left out")
+def no_offset(policy_chosen, policy_rejected, reference_chosen, reference_rejected, beta, offset=0.0):
+    h = gap(policy_chosen, policy_rejected, reference_chosen, reference_rejected)
+    return -F.logsigmoid(beta * h).mean()
+
+
+@wrong("2.6", "adds the offset", case=LEAD, says="taken from the margin")
+def adds_offset(policy_chosen, policy_rejected, reference_chosen, reference_rejected, beta, offset=0.0):
+    h = gap(policy_chosen, policy_rejected, reference_chosen, reference_rejected)
+    return -F.logsigmoid(beta * h + offset).mean()
+
+
+@wrong("2.6", "beta times the offset", case=LEAD, says="beta doesn't multiply it")
+def scaled_offset(policy_chosen, policy_rejected, reference_chosen, reference_rejected, beta, offset=0.0):
+    h = gap(policy_chosen, policy_rejected, reference_chosen, reference_rejected)
+    return -F.logsigmoid(beta * (h - offset)).mean()
+
+
+@wrong("2.6", "one lead for all pairs", case="each pair has its own lead", says="a tensor of the pairs")
+def one_lead(policy_chosen, policy_rejected, reference_chosen, reference_rejected, beta, offset=0.0):
+    h = gap(policy_chosen, policy_rejected, reference_chosen, reference_rejected)
+    return -F.logsigmoid(beta * h - torch.as_tensor(offset).mean()).mean()
 
 
 # Statements of the texts, and what ignores them -------------------------------------------------------------------------
@@ -471,23 +569,26 @@ def unsorted_pairs(answers, ranks):
 
 
 @wrong("2.2", "cuts the gradient off", case="a gradient for training", says="nothing can be trained")
-def detached_loss(chosen, rejected):
-    return torch.tensor((-F.logsigmoid(chosen - rejected).mean()).item())
+def detached_loss(chosen, rejected, share=1.0):
+    m = chosen - rejected
+    return torch.tensor((share * paid(m) + (1 - share) * paid(-m)).mean().item())
 
 
 @wrong("2.2", "a gradient for one side only", case="a gradient for training", says="nothing can be trained")
-def half_detached(chosen, rejected):
-    return -F.logsigmoid(chosen - rejected.detach()).mean()
+def half_detached(chosen, rejected, share=1.0):
+    m = chosen - rejected.detach()
+    return (share * paid(m) + (1 - share) * paid(-m)).mean()
 
 
 @wrong("2.2", "a float", case="equal rewards", says="only its type is not")
-def loss_as_float(chosen, rejected):
+def loss_as_float(chosen, rejected, share=1.0):
     return -F.logsigmoid(chosen - rejected).mean().item()
 
 
 @right("2.2", "in float64")
-def in_float64(chosen, rejected):
-    return -torch.log(torch.sigmoid(chosen.double() - rejected.double())).mean()
+def in_float64(chosen, rejected, share=1.0):
+    m = chosen.double() - rejected.double()
+    return -(share * torch.log(torch.sigmoid(m)) + (1 - share) * torch.log(torch.sigmoid(-m))).mean()
 
 
 @wrong("2.4", "compares the texts", case=TWO, says="by the alphabet")
@@ -538,9 +639,9 @@ def before_the_shift(logits, labels):
 
 
 @wrong("2.6", "detached", case="a gradient for training", says="nothing can be trained")
-def dpo_detached(policy_chosen, policy_rejected, reference_chosen, reference_rejected, beta):
+def dpo_detached(policy_chosen, policy_rejected, reference_chosen, reference_rejected, beta, offset=0.0):
     h = (policy_chosen - policy_rejected) - (reference_chosen - reference_rejected)
-    return -F.logsigmoid(beta * h).mean().detach()
+    return -F.logsigmoid(beta * h - offset).mean().detach()
 
 
 @wrong("2.6", "other names", case="the policy is the reference", says="by these names")
@@ -549,9 +650,11 @@ def dpo_renamed(pc, pr, rc, rr, beta):
 
 
 @right("2.6", "the reference detached")
-def reference_detached(policy_chosen, policy_rejected, reference_chosen, reference_rejected, beta):
+def reference_detached(
+    policy_chosen, policy_rejected, reference_chosen, reference_rejected, beta, offset=0.0
+):
     h = (policy_chosen - policy_rejected) - (reference_chosen - reference_rejected).detach()
-    return F.softplus(-beta * h).mean()
+    return F.softplus(offset - beta * h).mean()
 
 
 @wrong("2.3", "leaves ties out", case=FIRST, says="left out of the pairs")
@@ -562,14 +665,8 @@ def leaves_ties_out(chosen, rejected):
 
 ANSWERS.equivalent(
     "2.1",
-    "two answers with the same text are two equal pairs, of which the text doesn't speak",
-    "((a, b) for rank_a, a in ranked for rank_b, b in ranked if rank_a < rank_b) -> "
-    "{(a, b) for rank_a, a in ranked for rank_b, b in ranked if rank_a < rank_b}",
-)
-ANSWERS.equivalent(
-    "2.1",
     "ranks begin at 1",
-    "(… for rank_b, b in ranked if rank_a < rank_b) -> (… for rank_b, b in ranked if rank_b and rank_a < rank_b)",
+    "(… for j, b in ranked if i < j and a != b) -> (… for j, b in ranked if j and (i < j and a != b))",
 )
 ANSWERS.equivalent(
     "2.3",
@@ -587,6 +684,9 @@ ANSWERS.statements(
         "ranks[i] belongs to answers[i]": as_shown,
         "sorted": unsorted_pairs,
         "all answers": without_empty,
+        "no pair of equal texts": keeps_equal,
+        "each pair once": keeps_twice,
+        "a text may stand on both sides": first_rank,
     },
 )
 ANSWERS.statements(
@@ -603,6 +703,11 @@ ANSWERS.statements(
         "a tensor": loss_as_float,
         "a loss trains: gradients": detached_loss,
         "on both sides": half_detached,
+        "share of the voters": no_share,
+        "the others pay too": agreed_only,
+        "of losses, not of the margin": weighs_margin,
+        "a tensor of shape (pairs,)": one_share,
+        "finite for the others too": log_of_the_rest,
     },
 )
 ANSWERS.statements(
@@ -662,6 +767,10 @@ ANSWERS.statements(
         "finite": dpo_overflows,
         "gradients": dpo_detached,
         "the parameters' names": dpo_renamed,
+        "the lead": no_offset,
+        "taken from the margin": adds_offset,
+        "in units of the reward": scaled_offset,
+        "a tensor of shape (pairs,)": one_lead,
     },
 )
 

@@ -26,6 +26,13 @@ def same_form(prompt):
 # 1.1 ------------------------------------------------------------------------------------------------------------------
 
 
+def unbroken(message):
+    """A message, if nobody breaks out of it."""
+    if "<|im_start|>" in message["content"] or "<|im_end|>" in message["content"]:
+        raise ValueError("a mark in the content")
+    return message
+
+
 def turn(message):
     return f"<|im_start|>{message['role']}\n{message['content']}<|im_end|>\n"
 
@@ -79,7 +86,7 @@ def prints(messages):
 @right("1.1", "a loop")
 def loop(messages):
     text = ""
-    for m in messages:
+    for m in map(unbroken, messages):
         text += "<|im_start|>" + m["role"] + "\n"
         text += m["content"] + "<|im_end|>" + "\n"
     return text
@@ -87,6 +94,39 @@ def loop(messages):
 
 @right("1.1", "join")
 def join(messages):
+    return "".join(turn(unbroken(m)) for m in messages)
+
+
+@wrong("1.1", "writes marks as they are", case="a turn smuggled in", says="a whole turn of the system")
+def writes_marks(messages):
+    return "".join(map(turn, messages))
+
+
+@wrong("1.1", "refuses both marks together", case="only the closing mark", says="Each of the two marks")
+def both_marks(messages):
+    if any("<|im_start|>" in m["content"] and "<|im_end|>" in m["content"] for m in messages):
+        raise ValueError("a mark in the content")
+    return "".join(map(turn, messages))
+
+
+@wrong("1.1", "refuses the closing mark", case="only the opening mark", says="alone too")
+def closing_only(messages):
+    if any("<|im_end|>" in m["content"] for m in messages):
+        raise ValueError("a mark in the content")
+    return "".join(map(turn, messages))
+
+
+@wrong("1.1", "refuses the user's marks", case="only the closing mark", says="Each of the two marks")
+def of_users(messages):
+    return "".join(turn(unbroken(m) if m["role"] == "user" else m) for m in messages)
+
+
+@wrong(
+    "1.1", "refuses whatever looks like one", case="words that look like marks", says="the two whole marks"
+)
+def too_strict(messages):
+    if any("<|" in m["content"] or "|>" in m["content"] for m in messages):
+        raise ValueError("a mark in the content")
     return "".join(map(turn, messages))
 
 
@@ -95,7 +135,7 @@ def jinja(messages):
     from jinja2 import Template
 
     source = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
-    return Template(source, keep_trailing_newline=True).render(messages=messages)
+    return Template(source, keep_trailing_newline=True).render(messages=[unbroken(m) for m in messages])
 
 
 # 1.2 ------------------------------------------------------------------------------------------------------------------
@@ -1029,7 +1069,7 @@ def as_lists(rows, pad_id):
     return {name: value.tolist() for name, value in made.items()}
 
 
-@wrong("1.3", "int32", case=OTHER, says="torch.int32")
+@wrong("1.3", "int32", case=OTHER, says="only its type is not")
 def as_int32(rows, pad_id):
     made = batch(ids_of(rows, pad_id), mask_of(rows), ids_of(rows, -100))
     return {name: value.int() for name, value in made.items()}
@@ -1182,6 +1222,13 @@ def packed(lengths, max_length, too_long=None, number=lambda k, n: k):
 
 ANSWERS.equivalent("1.1", "a role has no white space at its ends", "m['role'] -> m['role'].strip()")
 ANSWERS.equivalent(
+    "1.1",
+    "any of a set is any of the list; marks hold no white space",
+    "(mark in m['content'] for m in messages for mark in marks) -> "
+    "{mark in m['content'] for m in messages for mark in marks}",
+    "m['content'] -> m['content'].strip()",
+)
+ANSWERS.equivalent(
     "1.3",
     "the largest of a set is that of the list",
     "(len(row) for row in rows) -> {len(row) for row in rows}",
@@ -1232,6 +1279,11 @@ ANSWERS.statements(
         "each turn, however many": last_two,
         "each turn, an empty one too": skips_empty,
         "return": prints,
+        "a mark in a content is refused": writes_marks,
+        "each of the two": both_marks,
+        "the opening one too": closing_only,
+        "in any turn": of_users,
+        "nothing but the marks": too_strict,
     },
 )
 ANSWERS.statements(

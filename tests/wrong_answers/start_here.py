@@ -14,7 +14,7 @@ def in_bits(parameters, bits):
     return parameters * bits
 
 
-@wrong("0.1", "divides with /", case=SMALL, says="`//` an int")
+@wrong("0.1", "divides with /", case=SMALL, says="`/` gives a float")
 def as_float(parameters, bits):
     return parameters * bits / 8
 

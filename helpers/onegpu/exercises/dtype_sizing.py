@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import nn
@@ -79,6 +79,20 @@ def safetensors_file(
         place += size
     text = json.dumps(header).encode()
     return len(text).to_bytes(8, "little") + text + bytes(place)
+
+
+SIZES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I8": 1, "U8": 1}
+
+
+def file_bytes(tensors: Sequence[tuple[str, str, Sequence[int]]], metadata: Mapping[str, str]) -> int:
+    """Bytes of the safetensors file that holds these (name, dtype, shape) in this order: length, header, data."""
+    header: dict[str, object] = {"__metadata__": dict(metadata)} if metadata else {}
+    end = 0
+    for name, dtype, shape in tensors:
+        start, end = end, end + math.prod(shape) * SIZES[dtype]
+        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [start, end]}
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    return 8 + -(-len(text) // 8) * 8 + end
 
 
 TWO_TENSORS = safetensors_file({"weight": ("F16", [4, 3], 24), "bias": ("F32", [3], 12)})
@@ -530,6 +544,68 @@ EXERCISES = (
                 "The length takes all 8 bytes, not one.",
             ),
             Case("no tensors", (safetensors_file({}),), "No tensors: an empty dictionary.", expected={}),
+        ),
+    ),
+    Exercise(
+        "3.8",
+        "a file, to the byte",
+        file_bytes,
+        level="stretch",
+        difficulty=4,
+        importance=2,
+        minutes=30,
+        hints=(
+            "Three parts: the length, the header, the data. Which of them do you know already, and what is in the header?",
+            "Build the header as a dictionary: the metadata if there are any, then each tensor with its dtype, its shape and "
+            "where it begins and ends, one after the other without gaps. Write it as JSON without spaces, count its bytes, "
+            "round up to a multiple of 8. Add the 8 bytes of the length, and where the last tensor ends.",
+        ),
+        lesson="Where this goes wrong",
+        cases=(
+            Case(
+                "one tensor",
+                ([("w", "F16", [2, 3])], {}),
+                'The header {"w":{"dtype":"F16","shape":[2,3],"data_offsets":[0,12]}} has 57 characters and is filled up to '
+                "64; with 8 for the length and 12 of data that makes 84.",
+                expected=84,
+                mistakes=(
+                    Mistake(12, "Those are the data. What stands before them in the file?"),
+                    Mistake(76, "The 8 bytes before the header, which hold its length, are missing."),
+                    Mistake(77, "The header is filled up with spaces to a multiple of 8."),
+                    Mistake(92, "JSON as json.dumps writes it has spaces after , and :, which this file hasn't: separators=(\",\", \":\")."),
+                    Mistake(72, "Where are the data?"),
+                ),
+            ),
+            Case(
+                "offsets go on",
+                ([("a", "F32", [100]), ("b", "BF16", [30]), ("c", "U8", [7])], {}),
+                "Each tensor begins where the one before it ends: longer offsets make a longer header.",
+                expected=651,
+            ),
+            Case(
+                "metadata",
+                ([("w0", "F16", [2, 3])], {"format": "pt"}),
+                '"__metadata__":{"format":"pt"} stands in the header too, with its comma.',
+                expected=116,
+            ),
+            Case(
+                "names that aren't English",
+                ([("층.층", "I8", [5])], {}),
+                "The header is UTF-8: a Korean letter has three bytes, and isn't written as \\u....",
+                expected=77,
+            ),
+            Case(
+                "a header that needs no filling",
+                ([("wxyz123a", "F16", [2, 3])], {}),
+                "64 bytes are a multiple of 8 already: nothing is added.",
+                expected=84,
+            ),
+            Case(
+                "a number without dimensions, and nothing",
+                ([("one", "F64", []), ("none", "F32", [0, 7])], {}),
+                "A shape [] is one value, a shape with a 0 holds none.",
+            ),
+            Case("no tensors", ([], {}), "{} is a header of 2 bytes, filled up to 8, after its 8 bytes of length.", expected=16),
         ),
     ),
 )  # fmt: skip

@@ -131,7 +131,7 @@ def _hint(exercise: Exercise, case: Case, made: Call, expected: Any, differs: st
     if case.compare is None:
         try:
             if only_type_differs(got, expected, **tolerance):
-                return f"The value is right, only its type is not: {differs}. {known}".rstrip()
+                return f"The value is right, only its type is not: see `differs`. {known}".rstrip()
             arranged = "" if known else only_arrangement_differs(got, expected, **tolerance)
         except Exception:  # values that can't be taken apart
             arranged = ""

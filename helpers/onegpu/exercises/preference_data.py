@@ -18,17 +18,18 @@ from onegpu.preference_data import (
     pairs_of,
     sequence_logprobs,
 )
-from onegpu.preference_data import dpo_loss as _dpo_loss
 
 
 def make_pairs(answers: list[str], ranks: list[int]) -> list[tuple[str, str]]:
-    """Return all (chosen, rejected) pairs of one ranking, sorted; 1 is best, equal ranks make no pair."""
-    return sorted((answers[i], answers[j]) for i, j in pairs_of(ranks))
+    """Return the (chosen, rejected) pairs of one ranking, sorted, each once; equal ranks and equal texts make none."""
+    pairs = {(answers[i], answers[j]) for i, j in pairs_of(ranks)}
+    return sorted((chosen, rejected) for chosen, rejected in pairs if chosen != rejected)
 
 
-def preference_loss(chosen: Tensor, rejected: Tensor) -> Tensor:
-    """Return the mean Bradley-Terry loss of pairs of rewards."""
-    return bradley_terry_loss(chosen, rejected).mean()
+def preference_loss(chosen: Tensor, rejected: Tensor, share: float | Tensor = 1.0) -> Tensor:
+    """Return the mean Bradley-Terry loss of pairs of rewards, of whose voters this share preferred chosen."""
+    agreed, against = bradley_terry_loss(chosen, rejected), bradley_terry_loss(rejected, chosen)
+    return (share * agreed + (1 - share) * against).mean()
 
 
 def accuracy(chosen: Tensor, rejected: Tensor) -> tuple[float, int]:
@@ -110,11 +111,11 @@ def dpo_loss(
     reference_chosen: Tensor,
     reference_rejected: Tensor,
     beta: float,
+    offset: float | Tensor = 0.0,
 ) -> Tensor:
-    """Return the mean DPO loss of a batch of pairs."""
-    return _dpo_loss(
-        policy_chosen, policy_rejected, reference_chosen, reference_rejected, beta=beta
-    ).losses.mean()
+    """Return the mean DPO loss of a batch of pairs, with the lead that chosen has to have (arXiv 2402.10571)."""
+    chosen, rejected = policy_chosen - reference_chosen, policy_rejected - reference_rejected
+    return bradley_terry_loss(beta * chosen, beta * rejected, offset).mean()
 
 
 def tensors(*rows: list[float]) -> tuple[Tensor, ...]:
@@ -144,9 +145,10 @@ EXERCISES = (
         importance=4,
         minutes=8,
         hints=(
-            "Of two answers with their ranks: when do they make a pair, and which of the two is chosen?",
+            "Of two answers with their ranks: when do they make a pair, and which of the two is chosen? And if both "
+            "say the same?",
             "Look at every ordered two of the answers, with their ranks. They make a pair where the "
-            "first has the smaller rank. Sort what you have found.",
+            "first has the smaller rank and another text. Keep each pair once, and sort what you have found.",
         ),
         lesson="From an order to pairs",
         cases=(
@@ -192,6 +194,30 @@ EXERCISES = (
                 "An empty answer is an answer: somebody ranked it last.",
                 expected=[("No.", ""), ("No.", "Yes."), ("Yes.", "")],
             ),
+            Case(
+                "the same answer twice",
+                (["Yes.", "No.", "Yes."], [1, 3, 2]),
+                "The pair of Yes. over No. follows twice: return it once. Yes. over Yes. is a pair of an answer with itself.",
+                expected=[("Yes.", "No.")],
+                mistakes=(
+                    Mistake(
+                        [("Yes.", "No."), ("Yes.", "No."), ("Yes.", "Yes.")],
+                        "Equal texts: an answer makes no pair with itself, and each pair is returned once.",
+                    ),
+                    Mistake(
+                        [("Yes.", "No."), ("Yes.", "Yes.")],
+                        "Yes. over Yes. teaches nothing: two equal texts make no pair.",
+                    ),
+                    Mistake([("Yes.", "No."), ("Yes.", "No.")], "Return each pair once."),
+                ),
+            ),
+            Case(
+                "ranked before and behind",
+                (["Yes.", "No.", "Yes."], [1, 2, 3]),
+                "Once over No. and once under it: both pairs were said, so both are returned. Which to believe is not for "
+                "this function.",
+                expected=[("No.", "Yes."), ("Yes.", "No.")],
+            ),
             Case("all tie", (["A", "B"], [1, 1]), "No pair follows: return an empty list.", expected=[]),
             Case(
                 "two ties",
@@ -203,16 +229,18 @@ EXERCISES = (
     ),
     Exercise(
         "2.2",
-        "the Bradley-Terry loss",
+        "a loss for divided votes",
         preference_loss,
         level="warm-up",
         difficulty=2,
         importance=5,
-        minutes=8,
+        minutes=10,
         hints=(
-            "Which function of torch does sigmoid and logarithm in one, and why not one after the other?",
-            "Subtract rejected from chosen, take logsigmoid of each difference, turn the sign, and "
-            "average last. Stay with tensors, so that a gradient flows.",
+            "A voter for chosen pays -ln sigmoid(m). What does one for rejected pay? And which function of torch does "
+            "sigmoid and logarithm in one?",
+            "Subtract rejected from chosen. Minus logsigmoid of the difference, times share; minus logsigmoid of the "
+            "difference with its sign turned, times the rest; add, and average last. Stay with tensors, so that a "
+            "gradient flows.",
         ),
         lesson="From a pair to a loss",
         cases=(
@@ -266,8 +294,40 @@ EXERCISES = (
                 expected=torch.tensor(100.0),
             ),
             Case(
+                "three voters of four",
+                (*tensors([1.0], [0.0]), 0.75),
+                "Three quarters pay -ln sigmoid(1) = 0.3133, one quarter -ln sigmoid(-1) = 1.3133: 0.5633.",
+                expected=torch.tensor(0.56326169),
+                mistakes=(
+                    Mistake(
+                        torch.tensor(0.31326169),
+                        "`share` is left out: one voter of four preferred the other answer.",
+                    ),
+                    Mistake(
+                        torch.tensor(0.23494627),
+                        "The voter for the other answer pays too: -ln sigmoid of the turned difference, times 1 - share.",
+                    ),
+                    Mistake(torch.tensor(1.06326169), "The shares are the wrong way round."),
+                    Mistake(
+                        torch.tensor(0.38687100), "share is no factor of the margin: it weighs two losses."
+                    ),
+                ),
+            ),
+            Case(
+                "each pair has its own share",
+                tensors([1.0, 2.0], [0.0, 2.5], [1.0, 0.5]),
+                "`share` may be a tensor of the pairs: mean of 0.3133 and 0.7241.",
+                expected=torch.tensor(0.51866934),
+            ),
+            Case(
+                "far ahead, and one vote against",
+                (*tensors([100.0], [0.0]), 0.75),
+                "The one voter of four pays 100 nats, a quarter of them counts: 25. logsigmoid stays finite there.",
+                expected=torch.tensor(25.0),
+            ),
+            Case(
                 "a gradient for training",
-                lambda: trainable([2.0, 0.5], [1.0, 1.5]),
+                lambda: (*trainable([2.0, 0.5], [1.0, 1.5]), 0.75),
                 "A reward model is trained with this loss.",
             ),
         ),
@@ -502,17 +562,17 @@ EXERCISES = (
     ),
     Exercise(
         "2.6",
-        "the DPO loss",
+        "DPO with a lead",
         dpo_loss,
         level="core",
         difficulty=3,
         importance=5,
-        minutes=10,
+        minutes=12,
         hints=(
             "How far did the policy move away from the reference, for the chosen answer and for the "
-            "rejected one?",
-            "Two log-ratios, policy minus reference. Their difference, chosen minus rejected, is h. "
-            "Then as in 2.2: logsigmoid of beta times h, sign turned, averaged last.",
+            "rejected one? And where on the margin's axis should the loss be ln 2 now?",
+            "Two log-ratios, policy minus reference. Their difference, chosen minus rejected, is h. From beta times h "
+            "take the offset; then as in 2.2: logsigmoid, sign turned, averaged last.",
         ),
         lesson="DPO: the short cut",
         cases=(
@@ -566,6 +626,32 @@ EXERCISES = (
                 (*tensors([-500.0], [-10.0], [-10.0], [-10.0]), 1.0),
                 "sigmoid(-490) is 0 in float32: use logsigmoid, the loss is 490.",
                 expected=torch.tensor(490.0),
+            ),
+            Case(
+                "a lead of one half",
+                (*tensors([-10.0], [-12.5], [-11.0], [-11.5]), 0.1, 0.5),
+                "The margin 0.1 * 2 = 0.2 is 0.3 short of the lead: -log(sigmoid(0.2 - 0.5)) = 0.8544.",
+                expected=torch.tensor(0.85435524),
+                mistakes=(
+                    Mistake(torch.tensor(0.59813887), "`offset` is left out: chosen has to lead by so much."),
+                    Mistake(
+                        torch.tensor(0.40318605), "The offset is taken from the margin, not added to it."
+                    ),
+                    Mistake(
+                        torch.tensor(0.62095732),
+                        "The offset is a lead of beta * h, in nats of reward: beta doesn't multiply it.",
+                    ),
+                ),
+            ),
+            Case(
+                "each pair has its own lead",
+                (
+                    *tensors([-10.0, -10.0], [-12.5, -12.5], [-11.0, -11.0], [-11.5, -11.5]),
+                    0.1,
+                    torch.tensor([0.0, 0.5]),
+                ),
+                "`offset` may be a tensor of the pairs: mean of 0.5981 and 0.8544.",
+                expected=torch.tensor(0.72624706),
             ),
             Case(
                 "a gradient for training",

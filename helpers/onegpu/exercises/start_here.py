@@ -35,8 +35,7 @@ EXERCISES = (
                     Mistake(32000, "These are bits. A byte has 8 of them."),
                     Mistake(
                         lambda got: isinstance(got, float) and got == 4000,
-                        "The number is right, its type isn't: `/` gives a float, `//` an int. Bytes are counted, so they are "
-                        "ints.",
+                        "`/` gives a float even where nothing is left over.",
                     ),
                     Mistake(1000, "One byte a parameter is right for 8 bits only: use `bits`."),
                     Mistake(256000, "Multiplied by 8 instead of divided: bits are smaller than bytes."),

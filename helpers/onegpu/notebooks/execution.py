@@ -192,6 +192,12 @@ def _stable(out: Any, replacements: list[tuple[str, str]]) -> Any:
 
 
 def _clean(text: str, replacements: list[tuple[str, str]]) -> str:
+    # An inlined picture is no text: its base64 may hold "0xabcdef" by chance.
+    parts = re.split(r"(base64,[\w+/=]+)", text)
+    return "".join(part if k % 2 else _cleaned(part, replacements) for k, part in enumerate(parts))
+
+
+def _cleaned(text: str, replacements: list[tuple[str, str]]) -> str:
     for path, name in replacements:
         text = text.replace(path, name)
     text = re.sub(r"0x[0-9a-f]{6,16}", "0xADDRESS", text)

@@ -26,6 +26,20 @@ METADATA = {
 }
 
 
+def lesson_minutes(notebook: Any) -> float:
+    """Estimate the minutes that a lesson takes a first reader: 150 words a minute, a minute a cell of code, one a guess.
+
+    What a lesson's long cells run comes on top. Nobody has stood beside readers with a watch; 00_start_here says so.
+    """
+    words = sum(
+        len(re.sub(r"^(```|~~~).*?^\1", "", cell.source, flags=re.S | re.M).split())
+        for cell in notebook.cells
+        if cell.cell_type == "markdown" and not is_footer(cell)
+    )
+    code = [cell.source for cell in notebook.cells if cell.cell_type == "code" and not is_setup(cell)]
+    return words / 150 + len(code) + sum(source.count("reveal(") for source in code)
+
+
 def ref() -> str:
     """Return the git tag that badges and setup cells name: a class stays on the version it began with."""
     return f"v{onegpu.__version__}"

@@ -21,15 +21,11 @@ MOST_COLUMNS = 88
 
 EXEMPT = frozenset(
     (
-        "course/03_dtype_sizing.ipynb",
-        "course/04_quantization.ipynb",
         "course/05_gpu_memory.ipynb",
         *(
             f"{folder}/{name}.ipynb"
             for folder in ("labs", "solutions")
             for name in (
-                "03_dtype_sizing",
-                "04_quantization",
                 "05_gpu_memory",
                 "07_qlora_finetune",
             )

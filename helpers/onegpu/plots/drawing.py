@@ -11,10 +11,10 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from onegpu.plots.base import COLOURS, figure
+from onegpu.plots.base import LINE_COLOURS, figure
 
 TINTS = ("#dbe4ee", "#f3d9d2", "#cfe8e4", "#fbe8cb", "#e4f3fd", "#eeeeee")
-"""Light fills that go with COLOURS, in the same order; dark text stands on each."""
+"""Light fills that go with LINE_COLOURS, in the same order; dark text stands on each."""
 
 
 def canvas(title: str, width: float, height: float, scale: float = 0.7) -> tuple[Figure, Axes]:
@@ -73,7 +73,7 @@ def box(
 
     style = "round,pad=0,rounding_size=0.12"
     patch = FancyBboxPatch(
-        (x, y), width, height, boxstyle=style, facecolor=TINTS[colour], edgecolor=COLOURS[colour], **more
+        (x, y), width, height, boxstyle=style, facecolor=TINTS[colour], edgecolor=LINE_COLOURS[colour], **more
     )
     axes.add_patch(patch)
     axes.text(
@@ -108,7 +108,12 @@ def arrow(
     more
         Further arrow properties, such as linestyle="--".
     """
-    props = {"arrowstyle": "-|>", "color": COLOURS[colour], "connectionstyle": f"arc3,rad={bend}", "lw": 1.4}
+    props = {
+        "arrowstyle": "-|>",
+        "color": LINE_COLOURS[colour],
+        "connectionstyle": f"arc3,rad={bend}",
+        "lw": 1.4,
+    }
     axes.annotate("", end, start, arrowprops=props | {"shrinkA": 2, "shrinkB": 2} | more)
     if text:
         middle = ((start[0] + end[0]) / 2, (start[1] + end[1]) / 2 + 0.08)

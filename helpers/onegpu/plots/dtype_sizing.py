@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -14,6 +15,7 @@ from matplotlib.ticker import LogLocator
 
 from onegpu.dtype_sizing import FORMATS, ModelSize, count_between, decode, encode, format_bytes, neighbours
 from onegpu.plots.base import COLOURS, HATCHES, LINE_COLOURS, LINES, MARKERS, captioned, figure, label_bars
+from onegpu.plots.drawing import canvas, strip
 from onegpu.runtime import COURSE_CARDS, GPUS
 
 GIB = 2**30
@@ -54,6 +56,44 @@ def bit_fields(formats: Sequence[str] = ("fp32", "tf32", "bf16", "fp16", "fp8_e4
     return captioned(
         made,
         f"Exponent and mantissa bits: {', '.join(said)}. Exponent bits buy range, mantissa bits precision.",
+    )
+
+
+def bit_strip(number: float, name: str = "fp16") -> Figure:
+    """Draw the bits of a number in three groups, with the letters of the rule: s, E and M, and what they come to.
+
+    Parameters
+    ----------
+    number
+        One that the format holds, subnormal numbers apart.
+    name
+        A format with a sign.
+
+    Examples
+    --------
+    >>> bit_strip(-6.5).onegpu_caption
+    '-6.5 in fp16: s = 1, E = 17, M = 640, b = 15, so (-1)^1 x (1 + 640/1024) x 2^(17 - 15) = -6.5.'
+    """
+    fmt = FORMATS[name]
+    bits = f"{encode(number, fmt):0{fmt.bits}b}"
+    ends = (0, 1, 1 + fmt.exponent_bits, fmt.bits)
+    s, exponent, mantissa = (int(bits[a:b], 2) for a, b in pairwise(ends))
+    bias = 2 ** (fmt.exponent_bits - 1) - 1
+    made, axes = canvas(f"{number:g} in {name}", fmt.bits + 0.2, 3.0, scale=0.5)
+    looks = ((5, "s", s, "sign"), (3, "E", exponent, "exponent"), (4, "M", mantissa, "mantissa"))
+    for (colour, letter, value, words), (start, end) in zip(looks, pairwise(ends), strict=True):
+        strip(axes, 0.1 + start, 1.3, bits[start:end], [colour] * (end - start), height=0.8, fontsize=11)
+        middle = 0.1 + (start + end) / 2
+        axes.plot(
+            [start + 0.2, end], [1.1, 1.1], color=LINE_COLOURS[colour], linewidth=2, marker="", linestyle="-"
+        )
+        axes.text(middle, 0.95, f"{letter} = {value}", ha="center", va="top", fontsize=12)
+        axes.text(middle, 2.3, words, ha="center", va="bottom", fontsize=9)
+    size = 2**fmt.mantissa_bits
+    rule = f"(-1)^{s} x (1 + {mantissa}/{size}) x 2^({exponent} - {bias})"
+    return captioned(
+        made,
+        f"{number:g} in {name}: s = {s}, E = {exponent}, M = {mantissa}, b = {bias}, so {rule} = {number:g}.",
     )
 
 
@@ -197,7 +237,7 @@ def sizes_by_format(
         "Weights alone, by format",
         "memory (GiB, logarithmic)",
         "",
-        size=(7.5, 1.2 + 0.45 * len(sizes)),
+        size=(7.5, 1.4 + 0.45 * len(sizes)),
     )
     places = range(len(sizes))
     for index, name in enumerate(formats):
@@ -207,9 +247,10 @@ def sizes_by_format(
         )
     for card, memory in gpus.items():
         axes.axvline(memory / GIB, color="#6b6b6b", linestyle="--", linewidth=1.2)
-        axes.text(
-            memory / GIB, len(sizes) - 0.45, f"{card} ", rotation=90, ha="right", va="bottom", fontsize=9
-        )
+        axes.annotate(  # above the frame, where no marker is
+            card, (memory / GIB, 1), (0, 2), xycoords=("data", "axes fraction"), textcoords="offset points",
+            rotation=35, ha="left", va="bottom", fontsize=9,
+        )  # fmt: skip
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_locator(LogLocator(base=2, numticks=20))
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")

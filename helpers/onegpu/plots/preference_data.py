@@ -87,7 +87,7 @@ def reward_and_length(lengths: Sequence[int], rewards: Sequence[float], ranks: S
     made, axes = figure("Does it only like long answers?", "characters in the answer", "reward")
     for k, name in enumerate(("rank 1", "rank 2", "rank 3 and below")):
         points = [(n, r) for n, r, rank in zip(lengths, rewards, ranks, strict=True) if min(rank, 3) == k + 1]
-        axes.plot(*zip(*points, strict=True), MARKERS[k], color=COLOURS[k], label=name, alpha=0.8)
+        axes.plot(*zip(*points, strict=True), MARKERS[k], color=COLOURS[k], label=name)
     axes.axhline(0, color=COLOURS[5], linewidth=0.8)
     axes.legend()
     return captioned(
@@ -151,7 +151,7 @@ def dpo_margins(steps: Sequence[int], margins: Sequence[float], new: Sequence[bo
     made, axes = figure("A DPO run, pair by pair", "step", "margin of the pair (before its step)")
     for k, (name, wanted) in enumerate((("seen for the first time", True), ("seen before", False))):
         points = [(s, m) for s, m, first in zip(steps, margins, new, strict=True) if first == wanted]
-        axes.plot(*zip(*points, strict=True), MARKERS[k], color=COLOURS[k], label=name, alpha=0.8)
+        axes.plot(*zip(*points, strict=True), MARKERS[k], color=COLOURS[k], label=name)
     axes.axhline(0, color=COLOURS[5], linewidth=0.8)
     axes.legend(loc="upper left")
     fresh = [m for m, first in zip(margins, new, strict=True) if first]
@@ -169,33 +169,88 @@ def dpo_margins(steps: Sequence[int], margins: Sequence[float], new: Sequence[bo
 
 
 def pipeline() -> Figure:
-    """Draw the way from ranked answers to a model: by a reward model and reinforcement learning, and DPO's short cut.
+    """Draw two ways from ranked answers to a model, one over the other: InstructGPT's by a reward model and PPO, and DPO.
+
+    Each model that lies in memory during the last step is a box with a thick edge.
 
     Examples
     --------
-    >>> len(pipeline().axes[0].texts) > 6
-    True
+    >>> pipeline().onegpu_caption
+    'Both begin with a fine-tuned model and ranked answers. InstructGPT trains a reward model, then holds 4 models and writes answers in a loop; DPO trains on the pairs themselves and holds 2.'
     """
-    made, axes = canvas("From rankings to a model that prefers what people prefer", 12, 4.4)
-    box(axes, 0.1, 2.7, 1.9, 1.2, "SFT\n(lesson 01)", 0)
-    box(axes, 2.9, 2.7, 2.1, 1.2, "several answers\nto one prompt", 0)
-    box(axes, 5.9, 2.7, 1.9, 1.2, "labelers rank:\nA > B > C", 3)
-    box(axes, 8.7, 2.7, 3.2, 1.2, "reward model:\none number an answer", 2)
-    box(axes, 8.7, 0.3, 3.2, 1.2, "PPO: earn the reward,\nbut stay near SFT (KL)", 1)
-    box(axes, 2.9, 0.3, 2.1, 1.2, "the tuned\nmodel", 0)
-    arrow(axes, (2.0, 3.3), (2.9, 3.3))
-    arrow(axes, (5.0, 3.3), (5.9, 3.3))
-    arrow(axes, (7.8, 3.3), (8.7, 3.3))
-    arrow(axes, (10.3, 2.7), (10.3, 1.5))
-    arrow(axes, (8.7, 0.7), (5.0, 0.7))
-    arrow(axes, (6.6, 2.7), (5.0, 1.2), colour=2, lw=2.4)
-    axes.text(
-        6.25, 1.75, "DPO: the same pairs,\nstraight into the model", fontsize=10, va="center", color="#14564e"
-    )
+    made, axes = canvas("From rankings to a model that prefers what people prefer", 14.2, 5.2)
+    box(axes, 0.1, 2.3, 1.7, 1.2, "SFT\n(lesson 01)", 0)
+    box(axes, 2.3, 2.3, 1.9, 1.2, "labelers rank\nits answers:\nA > B > C", 3)
+    arrow(axes, (1.8, 2.9), (2.3, 2.9))
+    axes.text(4.95, 4.95, "InstructGPT: the long way", fontsize=10, color="#8a2f1c", va="center")
+    axes.text(4.95, 1.7, "DPO: the short cut", fontsize=10, color="#14564e", va="center")
+    box(axes, 4.7, 0.3, 1.9, 1.1, "pairs:\nA over B, ...", 2)
+    box(axes, 4.7, 3.5, 1.9, 1.1, "train a\nreward model", 1)
+    arrow(axes, (4.2, 3.2), (4.7, 3.9), colour=1)
+    models = ("policy\nwrites", "reward\nmarks", "reference\n(KL)", "value\nexpects")
+    for k, text in enumerate(models):
+        box(axes, 7.3 + 1.25 * k, 3.5, 1.15, 1.1, text, 1, 8.5, linewidth=2.2)
+    arrow(axes, (6.6, 4.05), (7.3, 4.05), colour=1)
+    props = {"arrowstyle": "-|>", "color": COLOURS[1], "lw": 1.4, "connectionstyle": "arc3,rad=-0.16"}
+    axes.annotate("", (7.8, 3.46), (11.7, 3.46), arrowprops=props)
+    axes.text(9.75, 2.92, "PPO: again and again", ha="center", va="center", fontsize=9, color="#8a2f1c")
+    pair = ("policy", "reference:\nasked once")
+    for k, text in enumerate(pair):
+        box(axes, 7.3 + 2.45 * k, 0.3, 2.35, 1.1, text, 2, 9.5, linewidth=2.2)
+    arrow(axes, (4.2, 2.6), (4.7, 1.0), colour=2, lw=2.2)
+    arrow(axes, (6.6, 0.85), (7.3, 0.85), colour=2, lw=2.2)
+    box(axes, 12.8, 2.3, 1.3, 1.2, "the tuned\nmodel", 0)
+    arrow(axes, (12.2, 4.0), (13.2, 3.5), colour=1)
+    arrow(axes, (12.1, 0.9), (13.2, 2.3), colour=2, lw=2.2)
     return captioned(
         made,
-        "The long way round, as InstructGPT went it: rankings train a reward model, and reinforcement learning makes the "
-        "language model earn its reward. DPO (green) goes from the pairs to the model in one step.",
+        f"Both begin with a fine-tuned model and ranked answers. InstructGPT trains a reward model, then holds {len(models)} "
+        f"models and writes answers in a loop; DPO trains on the pairs themselves and holds {len(pair)}.",
+    )
+
+
+def dpo_pair(chosen: tuple[float, float], rejected: tuple[float, float], beta: float = 0.1) -> Figure:
+    """Draw how far training moved the log-probability of a pair's two answers: the arrows are what DPO looks at.
+
+    Parameters
+    ----------
+    chosen, rejected
+        Log-probability under the reference and under the policy.
+    beta
+        What turns an arrow's length into a reward.
+
+    Examples
+    --------
+    >>> dpo_pair((-20.0, -18.0), (-15.0, -16.0)).onegpu_caption
+    'Chosen moved by +2, rejected by -1. Where they stand does not matter to the loss, only the arrows: times 0.1 they are the rewards.'
+    """
+    made, axes = figure(
+        "What training has changed", "log-probability of the answer (nats)", "", size=(7.5, 2.5)
+    )
+    for place, ((before, after), colour) in enumerate(((chosen, 2), (rejected, 1))):
+        axes.plot(
+            [before], [place], MARKERS[place], markersize=9, color="white", markeredgecolor=COLOURS[colour]
+        )
+        axes.plot([after], [place], MARKERS[place], markersize=9, color=COLOURS[colour])
+        axes.annotate(
+            "", (after, place), (before, place),
+            arrowprops={"arrowstyle": "-|>", "color": COLOURS[colour], "lw": 2, "shrinkA": 6, "shrinkB": 6},
+        )  # fmt: skip
+        axes.annotate(
+            f"{after - before:+g}",
+            ((before + after) / 2, place),
+            (0, 8),
+            textcoords="offset points",
+            ha="center",
+        )
+    axes.set_yticks([0, 1], ["chosen", "rejected"])
+    axes.set(ylim=(1.5, -0.6), xlim=(min(*chosen, *rejected) - 1, max(*chosen, *rejected) + 1))
+    axes.grid(axis="y", visible=False)
+    axes.set_title("empty: reference, full: policy", loc="right", fontsize=9)
+    return captioned(
+        made,
+        f"Chosen moved by {chosen[1] - chosen[0]:+g}, rejected by {rejected[1] - rejected[0]:+g}. Where they stand does not "
+        f"matter to the loss, only the arrows: times {beta:g} they are the rewards.",
     )
 
 

@@ -13,11 +13,10 @@ import torch
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from onegpu.plots.base import COLOURS, HATCHES, LINES, MARKERS, captioned, figure
+from onegpu.plots.base import COLOURS, HATCHES, LINE_COLOURS, LINES, MARKERS, captioned, figure
 from onegpu.quantization import (
     OUTLIER_THRESHOLD,
     LayerError,
-    LayerOutliers,
     QuantizationError,
     QuantizedTensor,
     nf4_codebook,
@@ -25,6 +24,9 @@ from onegpu.quantization import (
     quantize_blockwise,
     unpack_4bit,
 )
+
+# A light fill alone has too little contrast with white; its outline reads.
+HILL = {"histtype": "stepfilled", "facecolor": COLOURS[4], "edgecolor": LINE_COLOURS[4], "linewidth": 1.0}
 
 
 def step_ruler(x: torch.Tensor) -> Figure:
@@ -126,7 +128,7 @@ def shared_step(cases: Mapping[str, torch.Tensor], reach: float = 4.5) -> Figure
         steps.append(step)
         inside = x[x.abs() <= reach]
         used.append(int(torch.round(inside / step).unique().numel()))
-        counts, _, _ = panel.hist(inside.numpy(), bins=np.linspace(-reach, reach, 91), color=COLOURS[4])
+        counts, _, _ = panel.hist(inside.numpy(), bins=np.linspace(-reach, reach, 91), **HILL)
         top = counts.max()
         codes = np.arange(-math.floor(reach / step), math.floor(reach / step) + 1)
         codes = codes[np.abs(codes) <= 127]
@@ -201,7 +203,9 @@ def block_bytes(blocksize: int = 64) -> Figure:
     made, axes = figure(f"{blocksize} weights in memory", "bytes", "", size=(8.0, 2.7))
     for place, (codes, scale) in enumerate(rows.values()):
         for byte in range(codes):
-            axes.add_patch(Rectangle((byte, place - 0.3), 1, 0.6, facecolor=COLOURS[4], edgecolor="white"))
+            axes.add_patch(
+                Rectangle((byte, place - 0.3), 1, 0.6, facecolor=COLOURS[4], edgecolor=LINE_COLOURS[4])
+            )
         for byte in range(math.ceil(scale)):
             width = min(1.0, scale - byte)
             axes.add_patch(
@@ -210,8 +214,10 @@ def block_bytes(blocksize: int = 64) -> Figure:
             )  # fmt: skip
         total = 8 * (codes + scale) / blocksize
         axes.text(codes + scale + 1.4, place, f"{total:.4g} bits a weight", va="center", fontsize=10)
-    axes.text(blocksize / 4, 1, "codes, two to a byte", ha="center", va="center", fontsize=10)
-    axes.text(blocksize / 2, 0, "codes, one byte each", ha="center", va="center", fontsize=10)
+    on_white = {"facecolor": "white", "edgecolor": "none", "pad": 2}
+    for place, text in enumerate(("codes, one byte each", "codes, two to a byte", "codes, two to a byte")):
+        middle = list(rows.values())[place][0] / 2
+        axes.text(middle, place, text, ha="center", va="center", fontsize=10, bbox=on_white)
     axes.set_xlim(-0.5, blocksize * 1.32 + 4)
     axes.set_ylim(2.55, -0.55)
     axes.set_yticks(range(len(rows)), list(rows))
@@ -244,7 +250,7 @@ def levels_and_weights(weight: torch.Tensor, name: str = "weights", blocksize: i
     made, (top, bottom) = figure(
         f"Where the levels lie, and how often each is used: {name}", "", "", rows=2, size=(7.5, 5.2)
     )
-    counts, _, _ = top.hist(ratios.numpy(), bins=np.linspace(-1, 1, 121), color=COLOURS[4])
+    counts, _, _ = top.hist(ratios.numpy(), bins=np.linspace(-1, 1, 121), **HILL)
     height = np.sort(counts)[-3] * 1.15  # the two ends, where a block's absmax is, may stand out
     for index, levels in enumerate((np.linspace(-1, 1, 15), np.array(nf4_codebook()))):
         low, high = -(0.14 + 0.18 * index) * height, -(0.02 + 0.18 * index) * height
@@ -362,48 +368,27 @@ def activation_map(activations: torch.Tensor, layer: str, tokens: int = 120) -> 
     )
 
 
-def outliers_by_layer(found: Sequence[LayerOutliers], kind: str = "down_proj") -> Figure:
-    """Draw the largest and the median magnitude that enter each layer of a kind, and the outlier threshold."""
-    mine = [row for row in found if row.layer.endswith(kind)]
-    places = [int(row.layer.split(".layers.")[1].split(".")[0]) for row in mine]
-    made, axes = figure(f"What goes into {kind}", "layer", "magnitude (logarithmic)")
-    for index, (name, values) in enumerate(
-        {"largest": [row.largest for row in mine], "median": [row.median for row in mine]}.items()
-    ):
-        axes.plot(
-            places, values, label=name, color=COLOURS[index], linestyle=LINES[index], marker=MARKERS[index]
-        )
-    axes.axhline(OUTLIER_THRESHOLD, color="#6b6b6b", linestyle=":", linewidth=1.5)
-    axes.text(places[-1], OUTLIER_THRESHOLD * 1.1, f"threshold {OUTLIER_THRESHOLD:g}", ha="right", fontsize=9)
-    axes.set_yscale("log")
-    axes.legend(loc="upper left")
-    top = max(mine, key=lambda row: row.largest)
-    return captioned(
-        made,
-        f"The median magnitude is at most {max(row.median for row in mine):.2f} in every layer; the largest is "
-        f"{top.largest:,.0f} in layer {places[mine.index(top)]}.",
-    )
-
-
-def perplexity_by_bits(points: Mapping[str, tuple[float, float]], weights: str) -> Figure:
-    """Draw perplexity against the bits that a weight takes.
+def perplexity_by_bits(points: Mapping[str, tuple[float, float, float]], weights: str) -> Figure:
+    """Draw perplexity against the bits that a weight takes, with one standard error of the difference to the first.
 
     Parameters
     ----------
     points
-        For each scheme (bits a weight, scales included; perplexity). The first is the unquantized model.
+        For each scheme (bits a weight, scales included; perplexity; standard error of its difference to the first).
+        The first is the unquantized model.
     weights
         Which weights were measured, for the caption.
 
     Examples
     --------
-    >>> chart = perplexity_by_bits({"fp32": (32, 25.9), "bf16": (16, 25.9), "nf4": (4.5, 30.4)}, "made-up numbers")
-    >>> print(chart.onegpu_caption)
-    Down to 16 bits (bf16) perplexity stays within 3 % of fp32's 25.9; nf4 at 4.5 bits has 30.4. Measured on made-up numbers.
+    >>> points = {"fp32": (32, 25.9, 0), "bf16": (16, 25.9, 0.1), "nf4": (4.5, 30.4, 0.9)}
+    >>> print(perplexity_by_bits(points, "made-up numbers").onegpu_caption)
+    Down to 16 bits (bf16) perplexity stays within 3 % of fp32's 25.9; nf4 at 4.5 bits has 30.4. A bar is one standard error of the difference to fp32. Measured on made-up numbers.
     """
     first = next(iter(points))
     base = points[first][1]
-    far = [value for _, value in points.values() if value > 2 * base]
+    far = [value for _, value, _ in points.values() if value > 2 * base]
+    errors = {(bits, value): error for bits, value, error in points.values()}
     made, panels = figure(
         "Perplexity against bits",
         "bits a weight, scales included (logarithmic)",
@@ -417,9 +402,12 @@ def perplexity_by_bits(points: Mapping[str, tuple[float, float]], weights: str) 
     panels[-1].axhline(base, color="#6b6b6b", linestyle="--", linewidth=1)
     for (bits, value), names in _same_place(points).items():
         axes = panels[0 if value > 2 * base else -1]
-        axes.scatter([bits], [value], color=COLOURS[0 if first in names else 1], s=42, zorder=3)
+        axes.errorbar(
+            [bits], [value], yerr=[errors[bits, value]], fmt="o", color=COLOURS[0 if first in names else 1], capsize=4,
+            markersize=6, zorder=3,
+        )  # fmt: skip
         # Of two points side by side the left one has its name on the left.
-        beside = any(bits < b < 1.2 * bits and abs(v - value) < 0.03 * base for b, v in points.values())
+        beside = any(bits < b < 1.2 * bits and abs(v - value) < 0.03 * base for b, v, _ in points.values())
         axes.annotate(
             ", ".join(names),
             (bits, value),
@@ -435,19 +423,20 @@ def perplexity_by_bits(points: Mapping[str, tuple[float, float]], weights: str) 
         panels[0].set_ylim(0.8 * min(far), 1.2 * max(far))
         panels[0].spines["bottom"].set_visible(False)
     panels[-1].margins(x=0.2, y=0.12)
-    near = min((bits, name) for name, (bits, value) in points.items() if value < 1.03 * base)
-    four = min((value, name) for name, (bits, value) in points.items() if 4 <= bits <= 5)
+    near = min((bits, name) for name, (bits, value, _) in points.items() if value < 1.03 * base)
+    four = min((value, name) for name, (bits, value, _) in points.items() if 4 <= bits <= 5)
     return captioned(
         made,
         f"Down to {near[0]:.3g} bits ({near[1]}) perplexity stays within 3 % of {first}'s {base:.1f}; {four[1]} at "
-        f"{points[four[1]][0]:.3g} bits has {four[0]:.1f}. Measured on {weights}.",
+        f"{points[four[1]][0]:.3g} bits has {four[0]:.1f}. A bar is one standard error of the difference to {first}. "
+        f"Measured on {weights}.",
     )
 
 
-def _same_place(points: Mapping[str, tuple[float, float]]) -> dict[tuple[float, float], list[str]]:
+def _same_place(points: Mapping[str, tuple[float, float, float]]) -> dict[tuple[float, float], list[str]]:
     """Names by place, those that lie on top of each other together."""
     places: dict[tuple[float, float], list[str]] = {}
-    for name, (bits, value) in points.items():
+    for name, (bits, value, _) in points.items():
         near = next((p for p in places if p[0] == bits and abs(p[1] / value - 1) < 0.004), (bits, value))
         places.setdefault(near, []).append(name)
     return places
@@ -466,7 +455,7 @@ def explorer(x: torch.Tensor, q: QuantizedTensor) -> Figure:
     back = q.dequantize()
     made, (left, right) = figure(str(q), "", "", columns=2, size=(9.0, 3.8))
     edges = np.linspace(float(x.min()), float(x.max()), 81)
-    left.hist(x.numpy(), bins=edges, color=COLOURS[4], label="before")
+    left.hist(x.numpy(), bins=edges, label="before", **HILL)
     left.hist(back.numpy(), bins=edges, histtype="step", color=COLOURS[1], linewidth=1.4, label="after")
     left.set_yscale("symlog", linthresh=10)
     left.set_xlabel("value")

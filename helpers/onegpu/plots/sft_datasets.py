@@ -1,4 +1,4 @@
-"""Figures of topic 01: lengths of answers, the shift by one, layouts of a batch, clean rows against noisy ones."""
+"""Figures of topic 01: lengths of answers, the shift by one, layouts of a batch, the experiment with noisy rows."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
 
-from onegpu.plots.base import COLOURS, HATCHES, captioned, figure
-from onegpu.plots.drawing import TINTS, arrow, canvas, strip
+from onegpu.plots.base import COLOURS, HATCHES, LINE_COLOURS, captioned, figure
+from onegpu.plots.drawing import TINTS, arrow, box, canvas, strip
 from onegpu.sft_datasets import Lengths
 
 
@@ -145,6 +145,102 @@ def _packed(lengths: Sequence[int], max_length: int) -> list[list[int]]:
     from onegpu.packed_training import pack_lengths
 
     return [list(row) for row in pack_lengths(lengths, max_length).rows]
+
+
+def rows_by_kind(sets: Mapping[str, Sequence[str]], right: str = "right", per_row: int = 32) -> Figure:
+    """Draw each row of some sets as a square, coloured and hatched by its kind.
+
+    Parameters
+    ----------
+    sets
+        For each set the kind of each of its rows, in order.
+    right
+        The kind that has no fault.
+    per_row
+        Squares beside each other.
+
+    Examples
+    --------
+    >>> rows_by_kind({"clean": ["right"], "noisy": ["right", "wrong", "wrong"]}).onegpu_caption
+    'A square is a row. clean: 1 of 1 right; noisy: 1 of 3 right (2 wrong).'
+    """
+    from matplotlib.patches import Rectangle
+
+    kinds = [right, *dict.fromkeys(k for rows in sets.values() for k in rows if k != right)]
+    heights = {name: -(-len(rows) // per_row) for name, rows in sets.items()}
+    made, axes = figure(
+        "What the sets hold", "", "", size=(8.0, 0.9 + 0.24 * (sum(heights.values()) + len(sets)))
+    )
+    top, labels, said = 0.0, [], []
+    for name, rows in sets.items():
+        for k, kind in enumerate(rows):
+            look = kinds.index(kind)
+            axes.add_patch(
+                Rectangle(
+                    (k % per_row, top + k // per_row),
+                    0.86,
+                    0.86,
+                    facecolor=COLOURS[2] if kind == right else TINTS[(1, 5, 3, 4)[(look - 1) % 4]],
+                    edgecolor=LINE_COLOURS[2 if kind == right else (1, 5, 3, 4)[(look - 1) % 4]],
+                    hatch="" if kind == right else ("//", "..", "\\\\", "xx")[(look - 1) % 4],
+                    label=kind,
+                )
+            )
+        labels.append((top + heights[name] / 2, f"{name}\n{len(rows)} rows"))
+        top += heights[name] + 0.6
+        faults = ", ".join(f"{rows.count(kind)} {kind}" for kind in kinds[1:] if kind in rows)
+        said.append(f"{name}: {rows.count(right)} of {len(rows)} right{f' ({faults})' if faults else ''}")
+    axes.set(xlim=(-0.2, per_row), ylim=(top - 0.4, -0.2), xticks=[], aspect="equal")
+    axes.set_yticks([place for place, _ in labels], [text for _, text in labels])
+    axes.tick_params(left=False)
+    axes.grid(visible=False)
+    axes.spines[["left", "bottom"]].set_visible(False)
+    found = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
+    axes.legend(
+        [found[kind] for kind in kinds],
+        kinds,
+        loc="upper center",
+        bbox_to_anchor=(0.5, -0.02),
+        ncols=len(kinds),
+    )
+    return captioned(made, f"A square is a row. {'; '.join(said)}.")
+
+
+def frozen_below(layers: int, frozen: int) -> Figure:
+    """Draw a model of which only the upper layers are trained: the lower ones read each row once.
+
+    Examples
+    --------
+    >>> frozen_below(30, 28).onegpu_caption
+    'Layers 1 to 28 never change, so they read each row once. Only the adapters in the last 2 of 30 layers are trained.'
+    """
+    made, axes = canvas("Read once, train the rest", 13.2, 2.2)
+    texts = (
+        ("a row's\ntokens", 5),
+        (f"{frozen} layers, frozen:\nrun once", 0),
+        ("kept: numbers\nof each token", 3),
+        (f"{layers - frozen} layers with\nadapters: trained", 2),
+        ("head: scores,\nloss", 5),
+    )
+    left = 0.1
+    for k, (text, colour) in enumerate(texts):
+        width = (1.7, 2.6, 2.3, 2.7, 1.8)[k]
+        box(axes, left, 0.8, width, 1.1, text, colour)
+        left += width + 0.5
+        if k + 1 < len(texts):
+            arrow(axes, (left - 0.5, 1.35), (left, 1.35))
+    axes.annotate(
+        "",
+        (6.35, 0.8),
+        (11.4, 0.8),
+        arrowprops={"arrowstyle": "-|>", "color": COLOURS[2], "lw": 2, "connectionstyle": "arc3,rad=-0.18"},
+    )
+    axes.text(8.9, 0.02, "again for every step", ha="center", va="bottom", fontsize=9, color="#14564e")
+    return captioned(
+        made,
+        f"Layers 1 to {frozen} never change, so they read each row once. Only the adapters in the last {layers - frozen} of "
+        f"{layers} layers are trained.",
+    )
 
 
 def scores(runs: Mapping[str, Sequence[Mapping[str, float]]], chance: float) -> Figure:

@@ -31,6 +31,8 @@ def weights(parameters: int) -> Figure:
         edgecolor="white",
     )
     label_bars(axes, drawn)
+    for text in axes.texts:  # a number may come to stand on the line
+        text.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 1.5})
     axes.axhline(T4_BYTES / GIB, color=COLOURS[5], linestyle="--", marker="")
     axes.annotate(
         f"a T4 has {T4_BYTES / GIB:.2f} GiB", (3.4, T4_BYTES / GIB), ha="right", va="bottom", fontsize=10

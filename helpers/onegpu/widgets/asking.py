@@ -153,7 +153,9 @@ def _answer_html(answers: Any, unit: str, form: str, why: str) -> str:
         elif hasattr(answer, "_repr_html_"):
             parts.append(answer._repr_html_())
         elif "\n" in str(answer):
-            parts.append(f'<pre style="white-space:pre-wrap">{escape(str(answer))}</pre>')
+            parts.append(
+                f'<pre style="white-space:pre-wrap;font-family:monospace">{escape(str(answer))}</pre>'
+            )
         else:
             parts.append(f"<p>Answer: <b>{_inline(str(answer))}</b></p>")
     return "".join([*parts, f"<p>{_inline(why)}</p>" if why else ""])

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+from cycler import cycler
 from matplotlib import font_manager
 from matplotlib.axes import Axes
 from matplotlib.container import BarContainer
@@ -57,7 +58,7 @@ def style() -> dict[str, Any]:
         "grid.color": "#d9d9d9",
         "grid.linewidth": 0.6,
         "axes.axisbelow": True,
-        "axes.prop_cycle": mpl.cycler(color=LINE_COLOURS, linestyle=LINES, marker=MARKERS),
+        "axes.prop_cycle": cycler(color=LINE_COLOURS, linestyle=LINES, marker=MARKERS),
         "lines.markersize": 4,
         "legend.frameon": False,
     }
@@ -206,7 +207,7 @@ def captioned(drawn: Figure, caption: str) -> Figure:
         raise ValueError(
             f"caption {caption!r}: say in a sentence what is to be seen, such as 'Memory grows linearly with ...'."
         )
-    drawn.onegpu_caption = caption
+    setattr(drawn, "onegpu_caption", caption)  # noqa: B010 - a figure has no such attribute for a type checker
     return drawn
 
 

@@ -18,7 +18,7 @@ from onegpu.qlora_finetune import FinetuneConfig, Scores, generate
 from onegpu.qlora_finetune.answers import example_of
 from onegpu.qlora_finetune.preferences import PairRows, collate_pairs, pair_scores
 from onegpu.qlora_finetune.report import score_lines
-from onegpu.qlora_finetune.rows import holds_preferences, read_examples
+from onegpu.qlora_finetune.rows import holds_preferences, new_prompts_first, read_examples
 from onegpu.qlora_finetune.tasks import PAIRS
 from onegpu.sft_datasets import tokenize_rows
 
@@ -127,8 +127,9 @@ def evaluate(
     speaker = open_speaker(name, base=base)
     task = examples.task
     pairs = task is PAIRS
+    raw = new_prompts_first(examples.raw_held_out) if pairs else examples.raw_held_out
     tokenized = (tokenize_pair_set if pairs else tokenize_rows)(
-        examples.raw_held_out if pairs else examples.held_out, speaker.tokenizer
+        raw if pairs else examples.held_out, speaker.tokenizer
     )
     beta = (place.run_config or {}).get("beta") or config.beta
 
@@ -139,7 +140,7 @@ def evaluate(
             loss = measured["loss"]
         else:
             loss = mean_loss(speaker, tokenized)
-        asked = examples.raw_held_out[: task.answered_rows]
+        asked = raw[: task.answered_rows]
         with speaker.voice():
             answers = generate(
                 speaker.model, speaker.tokenizer, [example_of(row, task) for row in asked],
@@ -150,7 +151,7 @@ def evaluate(
     base_scores = score(speaker.without_adapters())[0] if compare else None
     scores, answers = score(speaker)
     shown = []
-    for row, answer in list(zip(examples.raw_held_out, answers, strict=False))[:SAMPLES]:
+    for row, answer in list(zip(raw, answers, strict=False))[:SAMPLES]:
         *_, question, wanted = example_of(row, task).messages
         one = {"question": question["content"], "answer": answer, "wanted": wanted["content"]}
         shown.append(one | ({"rejected": row["rejected"]} if pairs else {}))

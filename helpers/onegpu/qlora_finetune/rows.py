@@ -44,7 +44,7 @@ class TrainingData:
     train_rows, held_out_rows : PackedRows
         The same, packed.
     raw_held_out : list of dict
-        Held-out rows as they were read, without those that can't become an example.
+        Held-out rows as they were read, without those that can't become an example; of pairs one of each prompt first.
     tasks : list of Task
         For each of them what it is for, and so how an answer to it is scored.
     totals : TrainingSteps
@@ -266,11 +266,25 @@ class _Part:
         if self.task is PAIRS:
             rows = (None if pair is None else vars(pair) for _, pair, _ in pairs_in(rows))
             bad = set()
-        return [
+        found = [
             row
             for number, row in enumerate(rows)
             if row is not None and (number not in bad if self.chosen is None else number in self.chosen)
         ]
+        return new_prompts_first(found) if self.task is PAIRS else found
+
+
+def new_prompts_first(pairs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Put the first pair of each prompt before all others, so that the first few ask different questions.
+
+    Examples
+    --------
+    >>> [pair["chosen"] for pair in new_prompts_first([{"prompt": p, "chosen": i} for i, p in enumerate("aab")])]
+    [0, 2, 1]
+    """
+    first: dict[str, dict[str, Any]] = {}
+    again = [pair for pair in pairs if first.setdefault(pair["prompt"], pair) is not pair]
+    return [*first.values(), *again]
 
 
 class NoChat(ValueError):

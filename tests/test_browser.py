@@ -69,6 +69,9 @@ def server(tmp_path_factory):
     exploring = from_text(EXPLORERS)
     exploring.metadata.update(METADATA)
     write(home / "files" / "explorers.ipynb", exploring)
+    talking = from_text(TALKING)
+    talking.metadata.update(METADATA)
+    write(home / "files" / "talking.ipynb", talking)
     settings = home / "settings" / "@jupyterlab" / "apputils-extension"
     settings.mkdir(parents=True)
     (settings / "notification.jupyterlab-settings").write_text('{"fetchNews": "false"}')
@@ -304,6 +307,78 @@ def test_a_list_is_chosen_from_by_keyboard_and_bits_are_legible_in_the_dark(brow
     page.keyboard.press("Enter")
     page.get_by_text("0.1 is stored in fp16").wait_for()
     shot(page, "explorers_chosen")
+    page.evaluate(
+        "() => window.jupyterapp.commands.execute('apputils:change-theme', {theme: 'JupyterLab Light'})"
+    )
+    page.close()
+
+
+TALKING = """# Talking
+
+```python
+import time
+
+from onegpu import widgets
+from onegpu.chat import TransformersSpeaker
+from onegpu.models import tiny_model, tiny_tokenizer
+
+model = tiny_model()
+tokenizer = tiny_tokenizer()
+stop = tokenizer.eos_token_id
+words = tokenizer("All is well, and it will be there on Monday.", add_special_tokens=False)["input_ids"]
+
+
+def saying(input_ids, **rest):
+    said = [*words, stop]
+    for token in said:
+        rest["streamer"].put(input_ids.new_tensor([token]))
+        time.sleep(0.1)
+    rest["streamer"].end()
+    return input_ids.new_tensor([input_ids[0].tolist() + said])
+
+
+model.generate = lambda input_ids, streamer, **rest: (streamer.put(input_ids), saying(input_ids, streamer=streamer))[1]
+widgets.chat(TransformersSpeaker(model, tokenizer, "tuned"), suggestion="Where is my parcel?")
+```
+"""
+ANSWER = "All is well, and it will be there on Monday."
+
+
+def test_a_model_is_talked_to_by_keyboard_in_the_dark_and_its_answer_grows(browser, server):
+    page, outputs = run_all(browser, server, "talking.ipynb")
+    page.set_default_timeout(60_000)
+    log = page.get_by_role("log")
+    assert [out for out in outputs if out["output_type"] == "error"] == []
+    page.evaluate(
+        "() => window.jupyterapp.commands.execute('apputils:change-theme', {theme: 'JupyterLab Dark'})"
+    )
+    page.wait_for_function("() => document.body.dataset.jpThemeLight === 'false'")
+    field = page.get_by_label("your message")
+    field.focus()
+    page.keyboard.press("Enter")
+    log.get_by_text("Where is my parcel?").wait_for()
+    page.wait_for_function(  # it comes piece by piece
+        "() => /tuned: All(?!.*Monday)/.test(document.querySelector('[role=log]').innerText)"
+    )
+    log.get_by_text(ANSWER).wait_for()
+    assert "<|im_end|>" not in log.inner_text()
+    assert field.input_value() == ""
+    assert field.evaluate("e => document.activeElement === e")
+
+    page.keyboard.type("And the mug?", delay=5)
+    page.keyboard.press("Enter")
+    log.get_by_text("And the mug?").wait_for()
+    page.wait_for_function(
+        "() => document.querySelector('[role=log]').innerText.split('Monday.').length === 3"
+    )
+    assert field.evaluate("e => document.activeElement === e")
+    for paragraph in log.locator("p").all():
+        assert paragraph.evaluate(CONTRAST) > 7
+    assert log.get_attribute("aria-label") == "conversation with tuned"
+    shot(page, "chat_dark")
+    page.get_by_role("button", name="New conversation").click()
+    log.get_by_text("And the mug?").wait_for(state="detached")
+    assert field.evaluate("e => document.activeElement === e")
     page.evaluate(
         "() => window.jupyterapp.commands.execute('apputils:change-theme', {theme: 'JupyterLab Light'})"
     )

@@ -113,7 +113,7 @@ def test_finetune_prints_the_report_and_writes_json(monkeypatch, capsys, tmp_pat
 def test_merge_of_a_folder_without_adapter_says_so(monkeypatch, capsys, tmp_path):
     status, _, err = call(monkeypatch, capsys, "merge", str(tmp_path), str(tmp_path / "out"))
     assert status == 1
-    assert "holds no adapter_model.safetensors" in err
+    assert "holds no adapter_config.json: give the folder of a finished run" in err
 
 
 def test_tokens_prints_counts_and_steps(monkeypatch, capsys, tmp_path):

@@ -1,6 +1,7 @@
 """Catalogue, loading and its failures, parameter counts, the wheel's conversion, tiny models."""
 
 import json
+import shutil
 import threading
 import time
 from pathlib import Path
@@ -297,7 +298,7 @@ def test_truncated_safetensors_are_reported(tmp_path, tiny_folder):
         (tmp_path / file.name).write_bytes(file.read_bytes())
     whole = (tmp_path / "model.safetensors").read_bytes()
     (tmp_path / "model.safetensors").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(ModelNotAvailable, match=r"damaged .* Delete that folder and load again"):
+    with pytest.raises(ModelNotAvailable, match=r"model\.safetensors is damaged .*: copy it again"):
         models.load(tmp_path)
 
 
@@ -683,3 +684,51 @@ def test_the_conversion_gives_what_transformers_reads(smollm2_folder, tmp_path):
     # The copy in the cache is what the code makes today; when this fails, raise the number in wheel.FOLDER.
     cached = AutoTokenizer.from_pretrained(smollm2_folder)
     assert tokenizer.backend_tokenizer.to_str() == cached.backend_tokenizer.to_str()
+
+
+@pytest.fixture(scope="module")
+def whole_folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole")
+    models.tiny_model().save_pretrained(folder)
+    models.tiny_tokenizer().save_pretrained(folder)
+    (folder / "adapter_config.json").write_text('{"peft_type": "LORA"}')
+    return folder
+
+
+@pytest.mark.parametrize("content", [b"", b"half", b"[]", b"null", bytes(range(128, 256))])
+@pytest.mark.parametrize(
+    "name",
+    ["config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "adapter_config.json",
+     "model.safetensors", "chat_template.jinja"],
+)  # fmt: skip
+def test_a_damaged_file_of_a_model_or_adapter_is_named(whole_folder, tmp_path, name, content):
+    folder = shutil.copytree(whole_folder, tmp_path / "copy")
+    whole = (folder / name).read_bytes()
+    if name.endswith("jinja") and content in (b"[]", b"null"):
+        content = b"{% for x %}"
+    (folder / name).write_bytes(whole[: len(whole) // 2] if content == b"half" else content)
+    with pytest.raises(
+        ModelNotAvailable, match=rf"{name} is damaged \(.*\): copy it again from where it was made$"
+    ):
+        models.check_files(folder)
+    (folder / name).write_bytes(whole)
+    models.check_files(folder)
+
+
+def test_an_architecture_that_transformers_doesnt_know_is_one_sentence(whole_folder, tmp_path):
+    folder = shutil.copytree(whole_folder, tmp_path / "copy")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"model_type": "llamazoid"}))
+    for call in (models.load, models.load_tokenizer, models.fetch):
+        with pytest.raises(
+            ModelNotAvailable, match=r"config\.json names the architecture 'llamazoid', which transformers"
+        ):
+            call(folder)
+
+
+def test_a_template_with_transformers_own_tag_is_whole(whole_folder, tmp_path):
+    folder = shutil.copytree(whole_folder, tmp_path / "copy")
+    (folder / "chat_template.jinja").write_text(
+        "{% for m in messages %}{% generation %}x{% endgeneration %}{% endfor %}"
+    )
+    models.check_files(folder)

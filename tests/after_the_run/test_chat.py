@@ -2,6 +2,7 @@
 
 import io
 import json
+import shlex
 import shutil
 import sys
 
@@ -11,7 +12,9 @@ from onegpu import cli
 from onegpu.chat import Comparison, Conversation, Reply, Sampling, find_place, open_speaker, run_system_prompt
 from onegpu.chat.places import base_of
 from onegpu.chat.terminal import answer_once, converse, side_by_side
+from onegpu.cli.finetune import next_steps
 from onegpu.models import tiny_model, tiny_tokenizer
+from onegpu.qlora_finetune import merge_adapter
 
 from .conftest import SYSTEM
 
@@ -49,10 +52,35 @@ def test_a_run_its_adapter_and_a_checkpoint_are_found(tiny_run):
     assert base_of(find_place(tiny_run))[1] == "nf4"
 
 
-def test_the_system_prompt_of_the_rows_is_the_runs(tiny_run, tmp_path):
+def test_the_system_prompt_of_the_rows_goes_with_the_adapter_and_with_what_it_is_merged_into(
+    tiny_run, tmp_path
+):
     assert run_system_prompt(find_place(tiny_run)) == SYSTEM
-    shutil.copytree(tiny_run / "adapter", tmp_path / "adapter")
+    alone = shutil.copytree(tiny_run / "adapter", tmp_path / "adapter")
+    assert run_system_prompt(find_place(alone)) == SYSTEM
+    assert run_system_prompt(find_place(merge_adapter(alone, tmp_path / "merged"))) == SYSTEM
+    gguf = shutil.copytree(tiny_run, tmp_path / "run") / "export" / "x.gguf"
+    gguf.parent.mkdir()
+    gguf.touch()
+    assert run_system_prompt(find_place(gguf)) == SYSTEM
+
+
+def test_where_it_isnt_recorded_the_rows_of_the_run_say_it(tiny_run, tmp_path):
+    old = shutil.copytree(tiny_run, tmp_path / "run")
+    (old / "adapter" / "base_model.json").unlink()
+    assert run_system_prompt(find_place(old)) == SYSTEM
+    shutil.copytree(old / "adapter", tmp_path / "adapter")
     assert run_system_prompt(find_place(tmp_path / "adapter")) is None
+
+
+def test_the_next_steps_fit_a_terminal():
+    for folder in ("runs/support_triage", "runs/" + "a" * 40):
+        steps = next_steps(folder)
+        assert max(map(len, steps.splitlines())) <= 80
+        assert f"onegpu merge {folder}/adapter" in steps
+    assert shlex.split(steps.split("transformers\n")[1].split("\n  #")[0].replace("\\\n", "")) == [
+        "onegpu", "merge", f"{folder}/adapter", f"{folder}/merged",
+    ]  # fmt: skip
 
 
 def test_an_unfinished_run_says_how_to_go_on(tiny_run, tmp_path):
@@ -226,7 +254,9 @@ def test_an_answer_that_was_cut_says_so_beside_it(capsys):
         (["{plain}", "--prompt", "x"], "has no chat template"),
     ],
 )
-def test_what_cannot_be_talked_to_is_one_sentence(monkeypatch, capsys, tiny_run, tmp_path, args, message):
+def test_what_cannot_be_talked_to_is_one_sentence(
+    monkeypatch, capsys, tiny_run, tiny_folder, tmp_path, args, message
+):
     tokenizer = tiny_tokenizer()
     tiny_model(hidden_size=128).save_pretrained(tmp_path / "other")
     tokenizer.save_pretrained(tmp_path / "other")
@@ -238,7 +268,7 @@ def test_what_cannot_be_talked_to_is_one_sentence(monkeypatch, capsys, tiny_run,
         config = json.loads((tmp_path / "lost" / name).read_text())
         (tmp_path / "lost" / name).write_text(json.dumps(config | {key: str(tmp_path / "gone")}))
     places = {
-        "run": tiny_run, "model": tiny_run.parent / "model", "other": tmp_path / "other", "lost": tmp_path / "lost",
+        "run": tiny_run, "model": tiny_folder, "other": tmp_path / "other", "lost": tmp_path / "lost",
         "plain": tmp_path / "plain",
     }  # fmt: skip
     status, out, err = call(

@@ -14,6 +14,7 @@ from onegpu.export.checks import Agreement, Answers
 from onegpu.export.exporting import _judge
 from onegpu.gpu_memory import simulated
 from onegpu.models import tiny_tokenizer
+from safetensors.torch import load_file, save_file
 
 from .conftest import SYSTEM, needs_llama_cpp
 from .test_chat import call
@@ -83,10 +84,32 @@ def test_another_models_gguf_does_not_pass(exported, smol_run, tmp_path, monkeyp
 
 @needs_llama_cpp
 @pytest.mark.slow
-def test_the_adapter_alone_as_gguf_answers_on_its_base(smol_run, tmp_path):
-    done = export(smol_run, "adapter-gguf", output_dir=tmp_path, check_rows=2)
+@pytest.mark.parametrize("use_rslora", [False, True])
+def test_the_adapter_alone_as_gguf_answers_on_its_base(smol_run, tmp_path, use_rslora):
+    run = copy_of(smol_run, tmp_path, use_rslora=use_rslora)
+    done = export(run, "adapter-gguf", output_dir=tmp_path / "out", check_rows=2)
     assert done.files[0].stat().st_size < 2**20
-    assert [p.name for p in tmp_path.iterdir()] == [done.files[0].name]
+    assert [p.name for p in (tmp_path / "out").iterdir()] == [done.files[0].name]
+
+
+def copy_of(run, folder, **settings):
+    """A copy of a run whose adapter has other settings of peft's."""
+    copied = shutil.copytree(run, folder / "run")
+    path = copied / "adapter" / "adapter_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | settings))
+    return copied
+
+
+@needs_llama_cpp
+def test_more_than_low_rank_matrices_is_no_gguf_adapter_and_says_so(tiny_run, tmp_path):
+    with pytest.raises(ValueError, match=r"holds DoRA's magnitudes, which a GGUF adapter can't.*--to gguf"):
+        export(copy_of(tiny_run, tmp_path, use_dora=True), "adapter-gguf")
+    weights = tmp_path / "run" / "adapter" / "adapter_model.safetensors"
+    save_file(load_file(weights) | {"base_model.model.lm_head.weight": torch.ones(2, 2)}, weights)
+    (tmp_path / "2").mkdir()
+    with pytest.raises(ValueError, match=r"holds whole modules \(lm_head\)"):
+        export(copy_of(tmp_path / "run", tmp_path / "2", use_dora=False), "adapter-gguf")
+    assert not (tmp_path / "run" / "export").exists()
 
 
 @needs_llama_cpp
@@ -138,12 +161,14 @@ def test_merged_is_written_once_and_is_base_plus_adapter(tiny_run, tmp_path):
     ],
 )
 @needs_llama_cpp
-def test_what_cannot_be_exported_is_one_sentence(monkeypatch, capsys, tiny_run, tmp_path, args, message):
+def test_what_cannot_be_exported_is_one_sentence(
+    monkeypatch, capsys, tiny_run, tiny_folder, tmp_path, args, message
+):
     (tmp_path / "unfinished").mkdir()
     shutil.copy(tiny_run / "finetune_config.json", tmp_path / "unfinished")
     (tmp_path / "file").write_text("")
     places = {
-        "run": tiny_run, "model": tiny_run.parent / "model", "unfinished": tmp_path / "unfinished",
+        "run": tiny_run, "model": tiny_folder, "unfinished": tmp_path / "unfinished",
         "file": tmp_path / "file",
     }  # fmt: skip
     before = sorted(tiny_run.rglob("*"))
@@ -155,9 +180,9 @@ def test_what_cannot_be_exported_is_one_sentence(monkeypatch, capsys, tiny_run, 
 
 
 @needs_llama_cpp
-def test_a_tokenizer_that_llama_cpp_does_not_know_is_said_and_nothing_stays(tiny_run, tmp_path):
+def test_a_tokenizer_that_llama_cpp_does_not_know_is_said_and_nothing_stays(tiny_run, tiny_folder, tmp_path):
     with pytest.raises(ValueError, match="doesn't know this tokenizer"):
-        export(tiny_run.parent / "model", output_dir=tmp_path / "out")
+        export(tiny_folder, output_dir=tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 

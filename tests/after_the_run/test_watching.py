@@ -94,7 +94,7 @@ def test_settings_come_from_yaml_or_json_and_the_line_comes_first(tiny_run, tmp_
         ["q_proj", "v_proj"],
         1,
     )
-    assert f"onegpu chat {tmp_path / 'y'} --compare" in out
+    assert f"onegpu chat {tmp_path / 'y'}" in out
     again = FinetuneConfig(**read_config_file(tmp_path / "y" / "finetune_config.json"))
     assert not again.differences(used)
 

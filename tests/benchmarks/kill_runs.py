@@ -2,9 +2,10 @@
 
     python tests/benchmarks/kill_runs.py [KILLS] [SEED]
 
-A tiny model, six steps, a checkpoint after every second. Two kills of five hit the inside of a save: the file that is
+A tiny model, six steps, a checkpoint after every second. Six kills hit the inside of each kind of save: the file that is
 being written is cut in half, and the process is gone. The others come at a random time. Each run is a fork of a process
-that has imported everything, so that 30 kills take minutes. Prints one line a kill, ends with status 1 on a difference.
+that has imported everything, so that 30 kills take minutes. Prints one line a kill, ends with status 1 on a difference,
+or if a save that was aimed at never came.
 """
 
 from __future__ import annotations
@@ -23,9 +24,13 @@ import torch
 from onegpu.models import tiny_model, tiny_tokenizer
 from onegpu.qlora_finetune import FinetuneConfig, finetune
 from safetensors.torch import load_file
+from transformers import TrainerState
 
 torch.set_num_threads(1)
-SAVES = ("torch.save", "save_file", "json")
+SAVES = {"torch.save": 12, "save_file": 4, "json": 8, "trainer_state": 3}
+"""Kinds of save, and how many of each a whole run makes at least: optimizer, scheduler and random state; adapters; the files
+of the run's folder; the trainer's state, which comes last in a checkpoint."""
+INSIDE = 6
 
 
 def cut_in_half(writer: str, at: int) -> None:
@@ -50,6 +55,8 @@ def cut_in_half(writer: str, at: int) -> None:
         peft.peft_model.safe_save_file = dies(
             peft.peft_model.safe_save_file, lambda tensors, path, *rest: path
         )
+    elif writer == "trainer_state":
+        TrainerState.save_to_json = dies(TrainerState.save_to_json, lambda state, path: path)
     else:
         Path.write_text = dies(Path.write_text, lambda path, *rest: path)
 
@@ -104,14 +111,18 @@ def main(kills: int, seed: int) -> int:
         start = time.perf_counter()
         assert os.waitpid(run(config("whole"), False), 0)[1] == 0
         seconds, wanted = time.perf_counter() - start, result(root / "whole")
-        for kill in range(kills):
-            cut = (SAVES[kill % 3], random.randint(1, 8)) if kill % 5 < 2 else None
+        aims: list[tuple[str, int] | None] = [
+            (kind, random.randint(1, number)) for kind, number in SAVES.items() for _ in range(INSIDE)
+        ]
+        aims += [None] * (kills - len(aims))
+        random.shuffle(aims)
+        for kill, cut in enumerate(aims[:kills]):
             this, resume, tries = config(f"killed{kill}"), False, 0
             child = run(this, resume, cut)
             if cut is None:
                 time.sleep(random.uniform(0, seconds))
                 os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
+            hit = os.WIFSIGNALED(os.waitpid(child, 0)[1])
             folder = Path(this.output_dir)
             left = sorted(path.name for path in folder.glob("*")) if folder.exists() else []
             while True:
@@ -120,8 +131,9 @@ def main(kills: int, seed: int) -> int:
                 if os.waitpid(run(this, resume), 0)[1] == 0 or tries == 3:
                     break
             same = (folder / "report.json").is_file() and result(folder) == wanted
-            wrong += not same
+            wrong += not same or (cut is not None and not hit)
             moment = f"inside {cut[0]} number {cut[1]}" if cut else "at a random time"
+            moment += "" if hit or cut is None else ", which NEVER CAME"
             print(
                 f"{kill + 1:>3} {moment:<30} left {len(left)} files, {'same' if same else 'DIFFERENT'}",
                 flush=True,

@@ -13,11 +13,15 @@ from pathlib import Path
 import pytest
 import torch
 from chats import chat
-from onegpu.qlora_finetune import FinetuneConfig, Interrupted, NotSaved, finetune, folders
+from onegpu.gpu_memory import TrainingSetup
+from onegpu.models import load_tokenizer
+from onegpu.qlora_finetune import FinetuneConfig, Interrupted, NotSaved, finetune, folders, prepare_data
 from onegpu.qlora_finetune import run as run_module
+from onegpu.qlora_finetune.memory import memory_setup
 from onegpu.qlora_finetune.stopping import only_process
 from onegpu.qlora_finetune.trainer import QLoraTrainer
 from safetensors.torch import load_file
+from transformers import AutoConfig
 
 CHECKPOINT_FILES = ("adapter_model.safetensors", "adapter_config.json", "optimizer.pt", "scheduler.pt", "rng_state.pth",
                     "trainer_state.json")  # fmt: skip
@@ -325,30 +329,79 @@ def test_two_processes_in_one_folder_and_a_lock_that_a_crash_leaves_behind(tiny_
 
 
 @pytest.mark.parametrize(
-    ("changes", "folder", "rate", "epochs"),
+    ("changes", "folder", "rate", "epochs", "length"),
     [
-        ({}, "runs/support_triage", 3e-3, 1.3),
-        ({"model": "Qwen/Qwen2.5-1.5B-Instruct"}, "runs/support_triage-Qwen2.5-1.5B-Instruct", None, 1.3),
-        ({"data": "a/my rows.v2.jsonl"}, "runs/my_rows", None, None),
-        ({"data": "a/rows.jsonl", "model": "/models/tiny/"}, "runs/rows-tiny", None, None),
-        ({"data": "a/rows.jsonl", "learning_rate": 1e-5, "output_dir": "x"}, "x", 1e-5, None),
+        ({}, "runs/support_triage", 3e-3, 1.3, 512),
+        (
+            {"model": "Qwen/Qwen2.5-1.5B-Instruct"},
+            "runs/support_triage-Qwen2.5-1.5B-Instruct",
+            None,
+            1.3,
+            512,
+        ),
+        ({"data": "a/my rows.v2.jsonl"}, "runs/my_rows", None, None, None),
+        ({"data": "a/rows.jsonl", "model": "/models/tiny/"}, "runs/rows-tiny", None, None, None),
+        ({"data": "a/rows.jsonl", "learning_rate": 1e-5, "output_dir": "x"}, "x", 1e-5, None, None),
+        ({"data": "a/rows.jsonl", "max_length": 300}, "runs/rows", None, None, 300),
     ],
 )
 def test_what_is_left_open_follows_data_and_model_and_the_shipped_task_has_its_own(
-    changes, folder, rate, epochs
+    changes, folder, rate, epochs, length
 ):
     config = FinetuneConfig(**changes)
     assert (config.output_dir, config.learning_rate, config.num_train_epochs) == (folder, rate, epochs)
-    filled, why = config.filled(rows=1_000, parameters=8_000_000_000)
+    assert config.max_length == length
+    filled, why = config.filled(longest=600, rows=1_000, parameters=8_000_000_000)
     assert filled.learning_rate == (rate or 2e-4)
     assert filled.num_train_epochs == (epochs or 3)
-    assert len(why) == (rate is None) + (epochs is None)
+    assert filled.max_length == (length or 1024)
+    assert len(why) == (rate is None) + (epochs is None) + (length is None)
+
+
+@pytest.mark.parametrize(
+    ("longest", "positions", "length", "reason"),
+    [
+        (100, 8192, 512, "the longest example has 100 tokens"),
+        (513, None, 1024, "the longest example has 513 tokens"),
+        (2049, 8192, 2048, "the most that is taken unasked; the longest example has 2,049 tokens"),
+        (700, 600, 600, "all the positions of the model; the longest example has 700 tokens"),
+    ],
+)
+def test_row_length_follows_the_longest_example_and_the_model(longest, positions, length, reason):
+    filled, why = FinetuneConfig(data="rows.jsonl").filled(longest=longest, positions=positions)
+    assert filled.max_length == length
+    assert why == (f"max_length={length}, {reason}",)
+
+
+def test_examples_beyond_the_positions_of_the_model_are_dropped_and_counted(
+    tiny_config, chats_file, tmp_path
+):
+    long = chat(1)
+    long["messages"][0]["content"] *= 100
+    path = tmp_path / "long.jsonl"
+    path.write_text(chats_file.read_text() + json.dumps(long) + "\n")
+    said = []
+    result = finetune(tiny_config(data=str(path), max_length=None, max_steps=1), say=said.append)
+    positions = result.config["max_length"]
+    assert positions == AutoConfig.from_pretrained(result.config["model"]).max_position_embeddings
+    assert any(line.startswith(f"default: max_length={positions}, all the positions") for line in said)
+    assert result.dropped_rows == {"too_long": 1}
+
+
+def test_the_memory_of_a_models_name_alone_is_that_of_its_finetune():
+    config = FinetuneConfig(model="qwen2.5-1.5b")
+    assert memory_setup(config, "T4").resolved == TrainingSetup("qwen2.5-1.5b", gpu="T4").resolved
+    longest = memory_setup(FinetuneConfig(model="qwen2.5-1.5b", data="rows.jsonl"), "T4")
+    assert longest.max_length == 2048
 
 
 def test_defaults_are_printed_with_their_reason_and_resume_finds_its_run(tiny_config, tmp_path):
-    config = tiny_config(max_steps=-1, learning_rate=None)
+    config = tiny_config(max_steps=-1, learning_rate=None, max_length=None)
     said = []
     result = finetune(config, say=said.append)
+    longest = prepare_data(config, load_tokenizer(config.model)).train.longest
+    assert f"default: max_length=512, the longest example has {longest} tokens" in said
+    assert result.config["max_length"] == 512
     assert "default: learning_rate=0.001, for a model of 0 M parameters" in said
     assert "default: num_train_epochs=5, for 24 rows" in said
     assert result.config["learning_rate"] == 1e-3

@@ -18,8 +18,10 @@ from onegpu import models, runtime
 from onegpu.packed_training.attention import use_packed_attention
 from onegpu.qlora_finetune import FinetuneConfig
 from onegpu.qlora_finetune.adapters import attach_adapters
+from onegpu.qlora_finetune.bases import read_base
+from onegpu.qlora_finetune.stopping import only_process
 from onegpu.qlora_finetune.trainer import PackedRows, QLoraTrainer, training_arguments
-from onegpu.ray_scale_out import NotEnoughResources, RayMissing, finetune_distributed, local_ray
+from onegpu.ray_scale_out import NotEnoughResources, RayMissing, finetune_distributed, local_ray, training
 from onegpu.ray_scale_out.layout import schedule
 from onegpu.ray_scale_out.pipeline import Recipe, count_rows, packed_rows, to_examples
 from onegpu.ray_scale_out.training import newest_step
@@ -170,6 +172,37 @@ def test_resume_is_refused_with_another_number_of_workers_or_other_rows(
         ValueError, match=r"num_workers 2, now 1; window_rows 8, now 4.*lost or trained twice"
     ):
         finetune_distributed(config, num_workers=1, window_rows=4, resume=True)
+    fingerprints = json.loads((folder / "run" / "fingerprints.json").read_text())
+    assert len(fingerprints["rows"]) == len(fingerprints["weights"]) == 32
+    assert fingerprints["versions"]
+    (copy / "fingerprints.json").write_text(json.dumps(fingerprints | {"rows": "0" * 32}))
+    with pytest.raises(ValueError, match="can't be resumed: the tokenized rows are not those"):
+        finetune_distributed(config, num_workers=2, window_rows=WINDOW, resume=True)
+
+
+def test_a_folder_that_another_process_trains_into_is_refused(cluster, tiny_config, tmp_path):
+    config = tiny_config()
+    (tmp_path / "run").mkdir()
+    with only_process(tmp_path / "run"), pytest.raises(ValueError, match="another process is training into"):
+        finetune_distributed(config, num_workers=1)
+
+
+def test_what_is_left_open_follows_the_rows_as_in_a_single_run(cluster, tiny_config, chats_file):
+    plan = training._plan(
+        tiny_config(max_length=None, num_train_epochs=None), 2, WINDOW, 0.1, lambda line: None
+    )
+    assert (plan[0].max_length, plan[0].num_train_epochs) == (512, 5.0)
+    assert plan[-1] == (
+        f"max_length=512, the longest example has {plan[1].longest} tokens",
+        f"num_train_epochs=5, for {ROWS_OF_FILE} rows",
+    )
+    rows = Recipe(models.load_tokenizer(tiny_config().model), 512)
+    counts = count_rows(windows(chats_file, WINDOW), rows, parallel=False)
+    assert plan[1] == counts
+    changed = chats_file.with_name("changed.jsonl")
+    changed.write_text(chats_file.read_text().replace("Answer 3:", "Answer 4:", 1))
+    other = count_rows(windows(changed, WINDOW), rows, parallel=False)
+    assert (other.fingerprint != counts.fingerprint, other.kept) == (True, counts.kept)
 
 
 def test_a_killed_driver_and_a_killed_worker_cost_the_steps_since_the_checkpoint_and_no_row(interrupted):
@@ -211,6 +244,13 @@ def test_the_run_leaves_an_adapter_and_a_report(interrupted):
     assert (folder / "run" / "adapter" / "adapter_model.safetensors").is_file()
     report = json.loads((folder / "run" / "report.json").read_text())
     assert report["examples"] == ROWS_OF_FILE
+    base = read_base(folder / "run" / "adapter")
+    assert (base.model, base.quantization, bool(base.weights)) == (result.config["model"], "nf4", True)
+    card = (folder / "run" / "adapter" / "README.md").read_text()
+    assert "2 workers, each " in card
+    assert f"| held-out loss (nats per token) | {result.loss_before:.3f} | {result.loss_after:.3f} |" in card
+    assert "packed rows equal their examples alone" in result.self_check
+    assert result.self_check in card
     assert result.loss_after < result.loss_before
     assert len(result.times) == 2
     assert "workers   2, started anew from step" in str(result)

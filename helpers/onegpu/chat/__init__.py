@@ -9,7 +9,7 @@ behind GGUF files), ``conversation`` (turns, two models side by side) and ``term
 
 from onegpu.chat.conversation import Comparison, Conversation
 from onegpu.chat.places import Place, find_place, run_system_prompt
-from onegpu.chat.speakers import Reply, Sampling, open_speaker
+from onegpu.chat.speakers import Reply, Sampling, TransformersSpeaker, open_speaker
 
 __all__ = [
     "Comparison",
@@ -17,6 +17,7 @@ __all__ = [
     "Place",
     "Reply",
     "Sampling",
+    "TransformersSpeaker",
     "find_place",
     "open_speaker",
     "run_system_prompt",

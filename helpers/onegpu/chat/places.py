@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from onegpu import models
-from onegpu.qlora_finetune.bases import read_base
+from onegpu.qlora_finetune.adapters import check_adapter
+from onegpu.qlora_finetune.bases import read_base, read_system
 from onegpu.qlora_finetune.config import CONFIG_FILE
 from onegpu.qlora_finetune.folders import last_checkpoint
 
@@ -23,7 +24,7 @@ class Place:
     path : Path or str
         The adapter's folder, the GGUF file, or a model's folder, catalogue name or hub id.
     run : Path or None
-        The folder of the run that an adapter comes from, if it lies in one.
+        The folder of the run that an adapter or a GGUF file comes from, if it lies in one.
     """
 
     kind: Literal["adapter", "model", "gguf"]
@@ -56,7 +57,8 @@ def find_place(name: str | Path) -> Place:
     if path.suffix.lower() == ".gguf":
         if not path.is_file():
             raise ValueError(f"no file {path}: expected a GGUF file, as `onegpu export` writes them")
-        return Place("gguf", path)
+        above = path.parent.parent  # `onegpu export` puts it into export/ of the run
+        return Place("gguf", path, above if (above / CONFIG_FILE).is_file() else None)
     if path.is_file():
         raise ValueError(f"{path} is a file: expected the folder of a run, an adapter or a model, or a .gguf")
     if not path.is_dir():
@@ -65,10 +67,7 @@ def find_place(name: str | Path) -> Place:
         models.find(str(name))
         return Place("model", str(name))
     if (path / "adapter_config.json").is_file():
-        if not (path / "adapter_model.safetensors").is_file():
-            raise ValueError(
-                f"{path} holds an adapter_config.json and no adapter_model.safetensors: copy the weights too"
-            )
+        check_adapter(path)
         run = path.parent if (path.parent / CONFIG_FILE).is_file() else None
         return Place("adapter", path, run)
     if (path / "adapter" / "adapter_config.json").is_file():
@@ -103,28 +102,27 @@ def base_of(place: Place) -> tuple[str, str | None]:
 
 
 def run_system_prompt(place: Place) -> str | None:
-    """Return the system prompt that all training rows of a run share, if there is one and the rows are still here.
+    """Return the system prompt that all training rows shared, if there is one and it is recorded, or the rows still here.
 
     A model that was trained under a system prompt is asked under the same one.
     """
+    beside = place.run / "adapter" if place.kind == "gguf" and place.run else Path(place.path)
+    recorded = read_system(beside)
+    if recorded is not None:
+        return recorded
     config = place.run_config
     if not config:
         return None
     from onegpu.qlora_finetune import FinetuneConfig
-    from onegpu.qlora_finetune.rows import read_examples
+    from onegpu.qlora_finetune.rows import only, read_examples
     from onegpu.sft_datasets import to_example
+    from onegpu.sft_datasets.tokenization import system_prompt
 
     try:
         known = {name: config[name] for name in ("method", "data", "eval_data") if name in config}
-        rows = read_examples(FinetuneConfig(**known)).train
+        return only(system_prompt(to_example(row)) for row in read_examples(FinetuneConfig(**known)).train)
     except (OSError, ValueError):
         return None
-    found = {_system_of(to_example(row).messages) for row in rows}
-    return found.pop() if len(found) == 1 else None
-
-
-def _system_of(messages: Any) -> str | None:
-    return messages[0]["content"] if messages and messages[0]["role"] == "system" else None
 
 
 def read_json(path: Path) -> dict[str, Any]:

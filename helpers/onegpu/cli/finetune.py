@@ -38,6 +38,10 @@ def finetune(
             help="Held-out rows, as for --data. Without it a share of the rows is held out (eval_share)."
         ),
     ] = [],  # noqa: B006
+    adapter: Annotated[
+        str | None,
+        typer.Option(help="Start from this adapter: the folder of a run, or an adapter's."),
+    ] = None,
     output_dir: Annotated[
         str,
         typer.Option(
@@ -65,6 +69,7 @@ def finetune(
     changes = {
         "model": model,
         "method": method,
+        "adapter": adapter,
         **sources(data, share, eval_data),
         "output_dir": output_dir,
     }
@@ -73,17 +78,27 @@ def finetune(
         from onegpu.qlora_finetune.config_file import read_config_file
 
         option = {"data_shares": "data"}  # shares belong to the sources that they are of
-        given = [
-            name for name in changes if context.get_parameter_source(option.get(name, name)).name != "DEFAULT"
-        ]
+        given = [name for name in changes if is_given(context, option.get(name, name))]
         changes = changes | read_config_file(config_file) | {name: changes[name] for name in given}
     from onegpu.qlora_finetune import FinetuneConfig
     from onegpu.qlora_finetune import finetune as run
 
-    config = FinetuneConfig(**changes | parse_settings(settings, FinetuneConfig))
+    changes = changes | parse_settings(settings, FinetuneConfig)
+    if changes["adapter"] and changes["model"] == FinetuneConfig.model and not is_given(context, "model"):
+        from onegpu.qlora_finetune.adapters import adapter_folder
+        from onegpu.qlora_finetune.bases import read_base
+
+        base = read_base(adapter_folder(changes["adapter"]))
+        changes["model"] = base.model if base else changes["model"]
+    config = FinetuneConfig(**changes)
     result = run(config, resume=resume, overwrite=overwrite, say=lambda line: print(line, flush=True))
     print(f"\n{result}\n\n{next_steps(config.output_dir)}")
     write_json(json_file, result.to_json())
+
+
+def is_given(context: typer.Context, option: str) -> bool:
+    """Whether an option stands on the command line, rather than having its default."""
+    return context.get_parameter_source(option).name != "DEFAULT"
 
 
 def next_steps(output_dir: str) -> str:
@@ -93,19 +108,31 @@ def next_steps(output_dir: str) -> str:
     --------
     >>> print(next_steps("runs/my rows"))
     next
-      onegpu chat 'runs/my rows' --compare                    # talk to it, beside its base
-      onegpu evaluate 'runs/my rows' --data FILE              # score it on other rows
-      onegpu merge 'runs/my rows/adapter' 'runs/my rows/merged'  # 16 bits, for transformers
-      onegpu export 'runs/my rows' --to gguf                  # for llama.cpp and Ollama
+      # talk to it, beside its base
+      onegpu chat 'runs/my rows' --compare
+      # score it on other rows
+      onegpu evaluate 'runs/my rows' --data FILE
+      # 16 bits, for transformers
+      onegpu merge 'runs/my rows/adapter' 'runs/my rows/merged'
+      # a file for llama.cpp and Ollama
+      onegpu export 'runs/my rows' --to gguf
     """
     run, adapter, merged = (shlex.quote(f"{output_dir}{end}") for end in ("", "/adapter", "/merged"))
     steps = (
-        (f"onegpu chat {run} --compare", "talk to it, beside its base"),
-        (f"onegpu evaluate {run} --data FILE", "score it on other rows"),
-        (f"onegpu merge {adapter} {merged}", "16 bits, for transformers"),
-        (f"onegpu export {run} --to gguf", "for llama.cpp and Ollama"),
+        ("talk to it, beside its base", f"onegpu chat {run}", "--compare"),
+        ("score it on other rows", f"onegpu evaluate {run}", "--data FILE"),
+        ("16 bits, for transformers", f"onegpu merge {adapter}", merged),
+        ("a file for llama.cpp and Ollama", f"onegpu export {run}", "--to gguf"),
     )
-    return "\n".join(["next", *(f"  {command:<54}  # {what}" for command, what in steps)])
+    lines = ["next"]
+    for what, command, rest in steps:  # on two lines where one would be longer than a terminal
+        fits = len(command) + len(rest) <= 77
+        lines += (
+            [f"  # {what}", f"  {command} {rest}"]
+            if fits
+            else [f"  # {what}", f"  {command} \\", f"    {rest}"]
+        )
+    return "\n".join(lines)
 
 
 def sources(data: list[str], share: list[float], eval_data: list[str]) -> dict:

@@ -13,7 +13,9 @@ from onegpu.cli.app import app
 
 @app.command()
 def merge(
-    adapter_dir: Annotated[Path, typer.Argument(help="An adapter folder: of a run, of peft or of TRL.")],
+    adapter_dir: Annotated[
+        Path, typer.Argument(help="A run, or an adapter's folder: of a run, of peft or of TRL.")
+    ],
     output_dir: Annotated[Path, typer.Argument(help="A new folder for the merged model.")],
     base: Annotated[
         str,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
@@ -20,6 +22,7 @@ from onegpu.export.checks import EXACT, Agreement, Answers, compare_answers, com
 from onegpu.export.hub import check_login, push
 from onegpu.export.modelfile import find_turns, modelfile
 from onegpu.qlora_finetune import FinetuneConfig, merge_adapter, triage_example
+from onegpu.qlora_finetune.adapters import read_adapter
 from onegpu.qlora_finetune.bases import read_base
 from onegpu.qlora_finetune.evaluation import end_tokens
 from onegpu.qlora_finetune.rows import read_examples
@@ -307,6 +310,7 @@ def _write_ollama(job: _Job, folder: Path, types: tuple[str, ...], system: str |
 
 
 def _write_adapter_gguf(job: _Job, folder: Path, types: tuple[str, ...], system: str | None) -> Exported:
+    adapter_dir = _low_rank_only(job)
     base, quantization = base_of(job.place)
     base = job.base or base
     loaded = models.load(base, quantization=quantization, dtype=torch.float32)
@@ -319,11 +323,36 @@ def _write_adapter_gguf(job: _Job, folder: Path, types: tuple[str, ...], system:
     part = job.work / target.name
     job.say("converting base and adapter")
     gguf_files.convert(base_dir, base_file)
-    gguf_files.convert_adapter(Path(job.place.path), base_dir, part)
+    gguf_files.convert_adapter(adapter_dir, base_dir, part)
     summary = gguf_files.read_back(part)
     said = _check(job, Engine(base_file, adapter=part), "f16", reference)
     part.replace(target)
     return Exported((target,), (f"{target}: {summary}, for use on {base} in GGUF (llama.cpp: --lora)", *said))
+
+
+def _low_rank_only(job: _Job) -> Path:
+    """Return the folder of an adapter as llama.cpp reads it: low-rank matrices, scaled by lora_alpha / r."""
+    folder = Path(job.place.path)
+    config, tensors = read_adapter(folder)
+    more = {
+        name.split(".")[-2] for name in tensors if not name.endswith((".lora_A.weight", ".lora_B.weight"))
+    }
+    if config.get("use_dora") or more:
+        what = "DoRA's magnitudes" if config.get("use_dora") else f"whole modules ({', '.join(sorted(more))})"
+        raise ValueError(
+            f"{folder} holds {what}, which a GGUF adapter can't: export the merged model, with --to gguf"
+        )
+    if not config.get("use_rslora"):
+        return folder
+    if config.get("rank_pattern"):
+        raise ValueError(
+            f"{folder} has ranks of its own for some layers beside use_rslora, which a GGUF adapter can't hold: export the "
+            "merged model, with --to gguf"
+        )
+    copied = Path(shutil.copytree(folder, job.work / "adapter"))
+    config |= {"use_rslora": False, "lora_alpha": config["lora_alpha"] * math.sqrt(config["r"])}
+    (copied / "adapter_config.json").write_text(json.dumps(config), encoding="utf-8")
+    return copied
 
 
 _WRITERS = {

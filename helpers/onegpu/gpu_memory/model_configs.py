@@ -192,7 +192,7 @@ def _read(model: Any) -> PretrainedConfig:
     except ValueError as error:
         if "trust_remote_code" not in str(error) and "auto_map" not in str(error):
             raise ValueError(
-                f"{str(model)!r} has no configuration that transformers knows: {error}"
+                f"{str(model)!r} has no configuration that transformers knows: {str(error).split('. ')[0]}"
             ) from error
         raise ValueError(
             f"{str(model)!r} needs code of its own, which isn't run here: give a model of a kind that transformers has"

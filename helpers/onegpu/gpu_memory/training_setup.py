@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from onegpu.packed_training.packing import DEFAULT_MAX_LENGTH
 from onegpu.runtime import Gpu, find_gpu
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ class TrainingSetup:
     method: str = "qlora"
     loop: str = "onegpu"
     task: str = "sft"
-    max_length: int = 512
+    max_length: int = DEFAULT_MAX_LENGTH
     lengths: tuple[int, ...] | None = None
     packing: bool | None = None
     group_by_length: bool = False
@@ -316,8 +317,8 @@ class ResolvedSetup(TrainingSetup):
             )
         if self.loop == "onegpu" and (self.use_dora or self.modules_to_save):
             raise ValueError(
-                "our trainer has no DoRA and saves no whole modules: use loop='trl', 'trainer' or 'plain' for use_dora and "
-                "modules_to_save"
+                "use_dora and modules_to_save aren't predicted for our trainer: leave them out, or use loop='trl', 'trainer' or "
+                "'plain'"
             )
         if self.use_dora and self.method == "qlora":
             raise ValueError("DoRA on a quantized base isn't predicted: use method='lora', or use_dora=False")

@@ -9,6 +9,7 @@ from onegpu.models.counting import ParameterCount, count_parameters
 from onegpu.models.loading import Loaded, Source, fetch, load, load_tokenizer, locate, quantization_config
 from onegpu.models.tiny import TINY_VOCAB_SIZE, tiny_model, tiny_tokenizer
 from onegpu.models.wheel import ModelNotAvailable, cache_folder
+from onegpu.models.whole import check_files
 
 __all__ = [
     "CATALOGUE",
@@ -19,6 +20,7 @@ __all__ = [
     "ParameterCount",
     "Source",
     "cache_folder",
+    "check_files",
     "config",
     "count_parameters",
     "fetch",

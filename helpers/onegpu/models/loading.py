@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from onegpu.models.catalogue import CatalogueEntry, find
 from onegpu.models.wheel import WHEEL, ModelNotAvailable, converted_folder, ensure_converted
+from onegpu.models.whole import check_family, check_files, check_object
 from onegpu.runtime import hub_reachable, import_bitsandbytes, machine, no_progress_bars, precision, quiet
 
 if TYPE_CHECKING:
@@ -217,6 +217,7 @@ def locate(name_or_path: str | Path, *, timeout_s: float = 3.0, weights: bool = 
     found = find(name_or_path)
     if isinstance(found, Path):
         _weights(found)
+        check_files(found)
         return Source("folder", found, f"the folder {found}")
     hub_id, revision = (found.hub_id, found.revision) if isinstance(found, CatalogueEntry) else (found, None)
     cached = _cached(hub_id, revision, weights)
@@ -242,7 +243,19 @@ def fetch(name_or_path: str | Path, *, timeout_s: float = 3.0, weights: bool = T
     """Do what `locate` says: download, or convert, what isn't on this machine yet.
 
     With `weights=False` only a model's small files are downloaded: tokenizer, chat template, configurations.
+
+    Raises
+    ------
+    ValueError, ModelNotAvailable
+        As `locate`; and for an architecture that transformers doesn't know.
     """
+    source = _fetch(name_or_path, timeout_s, weights)
+    assert source.folder is not None
+    check_family(source.folder)
+    return source
+
+
+def _fetch(name_or_path: str | Path, timeout_s: float, weights: bool) -> Source:
     source = locate(name_or_path, timeout_s=timeout_s, weights=weights)
     if source.kind == "hub":
         found = find(name_or_path)
@@ -317,7 +330,7 @@ def _weights(folder: Path) -> Path | None:
     """Check that a folder holds complete safetensors (returns None) or one GGUF file (returns it)."""
     index = folder / "model.safetensors.index.json"
     if index.is_file():
-        shards = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        shards = set(check_object(index, ("weight_map",))["weight_map"].values())
         missing = sorted(shard for shard in shards if not (folder / shard).is_file())
         if missing:
             raise ModelNotAvailable(

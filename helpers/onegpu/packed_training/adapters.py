@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -19,6 +21,9 @@ def add_lora(
     alpha: int,
     dropout: float = 0.0,
     target_modules: str | Sequence[str] = "all-linear",
+    use_dora: bool = False,
+    use_rslora: bool = False,
+    modules_to_save: Sequence[str] = (),
     gradient_checkpointing: bool | None = None,
     fp16: bool = False,
 ) -> torch.nn.Module:
@@ -33,9 +38,10 @@ def add_lora(
     ----------
     model
         A causal LM, quantized or not.
-    r, alpha, dropout, target_modules
+    r, alpha, dropout, target_modules, use_dora, use_rslora, modules_to_save
         As ``peft.LoraConfig``'s. ``all-linear`` is every linear layer (QLoRA paper, section 4) but those that
-        ``linear_layers`` gives a reason against.
+        ``linear_layers`` gives a reason against. Embeddings and head that are one matrix stay one when either is in
+        ``modules_to_save``.
     gradient_checkpointing
         Recompute activations in the backward pass. None: on a GPU yes, on the CPU no.
     fp16
@@ -44,7 +50,8 @@ def add_lora(
     Raises
     ------
     ValueError
-        If ``target_modules`` names no layer of this model; the message lists the names there are.
+        If ``target_modules`` or ``modules_to_save`` name no layer of this model (the message lists the names there are),
+        name the same one, or a layer that is quantized would be trained whole.
     """
     from peft import LoraConfig, get_peft_model
 
@@ -55,9 +62,6 @@ def add_lora(
             raise ValueError(f"{type(model).__name__} has no linear layer that LoRA could adapt")
     else:
         targets = target_modules if isinstance(target_modules, str) else list(target_modules)
-    lora = LoraConfig(
-        r=r, lora_alpha=alpha, lora_dropout=dropout, target_modules=targets, task_type="CAUSAL_LM"
-    )
     linear = sorted({name.rsplit(".", 1)[-1] for name, why_not in layers.items() if why_not != "head"})
     if isinstance(targets, str):
         if not any(re.fullmatch(targets, name) for name in layers):
@@ -72,6 +76,76 @@ def add_lora(
                 f"target_modules names {unknown}, which {type(model).__name__} does not have. Its linear layers are "
                 f"{linear}; 'all-linear' takes them all"
             )
+    whole = _check_whole(model, modules_to_save, targets)
+    tied = bool(whole) and model.get_input_embeddings().weight is model.get_output_embeddings().weight
+    lora = LoraConfig(
+        r=r, lora_alpha=alpha, lora_dropout=dropout, target_modules=targets, task_type="CAUSAL_LM",
+        use_dora=use_dora, use_rslora=use_rslora, modules_to_save=whole or None,
+        ensure_weight_tying=tied and any(_last(name) in _ends_of(model) for name in whole),
+    )  # fmt: skip
+    return _prepared(model, lambda frozen: get_peft_model(frozen, lora), gradient_checkpointing, fp16)
+
+
+def continue_lora(
+    model: torch.nn.Module,
+    folder: str | Path,
+    *,
+    dropout: float = 0.0,
+    gradient_checkpointing: bool | None = None,
+    fp16: bool = False,
+) -> torch.nn.Module:
+    """Freeze a model and put an adapter on it that is there already, to be trained on.
+
+    Parameters
+    ----------
+    model
+        The adapter's base.
+    folder
+        ``adapter_config.json`` and ``adapter_model.safetensors``: rank, scaling and layers are the adapter's own.
+    dropout, gradient_checkpointing, fp16
+        As for ``add_lora``.
+
+    Raises
+    ------
+    ValueError
+        If the adapter doesn't belong to this model: other layers or other shapes.
+    """
+    from peft import LoraConfig, PeftModel
+    from safetensors import safe_open
+
+    lora = LoraConfig.from_pretrained(str(folder))
+    lora.lora_dropout = dropout
+
+    def attach(frozen: torch.nn.Module) -> torch.nn.Module:
+        try:
+            return PeftModel.from_pretrained(frozen, str(folder), is_trainable=True, config=lora)
+        except (RuntimeError, ValueError) as error:
+            last = str(error).strip().splitlines()[-1].strip()
+            raise ValueError(
+                f"the adapter in {folder} doesn't belong to this model ({last}): give its own base"
+            ) from error
+
+    model = _prepared(model, attach, gradient_checkpointing, fp16)
+    with safe_open(Path(folder) / "adapter_model.safetensors", "pt") as file:
+        stored = set(file.keys())
+    from peft import get_peft_model_state_dict
+
+    here = set(get_peft_model_state_dict(model, save_embedding_layers=False))
+    if stored != here:
+        raise ValueError(
+            f"the adapter in {folder} doesn't belong to this model: {min(stored ^ here)} is only "
+            f"{'in the adapter' if min(stored ^ here) in stored else 'here'}. Give its own base"
+        )
+    return model
+
+
+def _prepared(
+    model: torch.nn.Module,
+    attach: Callable[[torch.nn.Module], Any],
+    gradient_checkpointing: bool | None,
+    fp16: bool,
+) -> torch.nn.Module:
+    """Attach adapters, with all that is trained and all norms in float32, the fused layers, and checkpointing as wanted."""
     for module in model.modules():
         if "norm" in type(module).__name__.lower():
             module.float()
@@ -79,7 +153,10 @@ def add_lora(
         warnings.filterwarnings(
             "ignore", message="`is_gradient_checkpointing` is deprecated", category=FutureWarning
         )
-        model = get_peft_model(model, lora)
+        model = attach(model)
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.data = parameter.data.float()
     if fp16:
         embeddings = model.get_input_embeddings()
         embeddings.register_forward_hook(lambda module, inputs, output: output.float())
@@ -89,6 +166,54 @@ def add_lora(
         model.gradient_checkpointing_enable({"use_reentrant": False})
     fuse_lora(model)
     return model
+
+
+def _last(name: str) -> str:
+    return name.rsplit(".", 1)[-1]
+
+
+def _ends_of(model: torch.nn.Module) -> set[str]:
+    """Last names of a model's embeddings and head."""
+    ends = (model.get_input_embeddings(), model.get_output_embeddings())
+    return {_last(name) for name, module in model.named_modules() if any(module is end for end in ends)}
+
+
+def _check_whole(
+    model: torch.nn.Module, modules_to_save: Sequence[str], targets: str | Sequence[str]
+) -> list[str]:
+    """See that modules can be trained and saved whole; return their names."""
+    found: dict[str, torch.nn.Module] = {}
+    for name in modules_to_save:
+        matching = {n: m for n, m in model.named_modules() if n == name or n.endswith("." + name)}
+        if not matching:
+            there = sorted(
+                {
+                    _last(n)
+                    for n, m in model.named_modules()
+                    if n and any(True for _ in m.parameters(recurse=False))
+                }
+            )
+            raise ValueError(
+                f"modules_to_save names {name}, which {type(model).__name__} does not have. It has {there}"
+            )
+        found |= matching
+    for name, module in found.items():
+        inside = [f"{name}.{n}" if n else name for n, _ in module.named_modules()]
+        adapted = [
+            n
+            for n in inside
+            if not isinstance(targets, str) and any(n == t or n.endswith("." + t) for t in targets)
+        ]
+        if adapted:
+            raise ValueError(
+                f"modules_to_save and target_modules both name {adapted[0]}: train it whole, or adapt it, not both"
+            )
+        if not all(parameter.is_floating_point() for parameter in module.parameters()):
+            raise ValueError(
+                f"modules_to_save names {name}, which is quantized and so can't be trained whole: adapt it "
+                "(target_modules), or set quantization=None"
+            )
+    return list(modules_to_save)
 
 
 def linear_layers(model: torch.nn.Module) -> dict[str, str]:

@@ -26,6 +26,9 @@ import numpy as np
 IGNORE_INDEX = -100
 """The label that the loss skips (``torch.nn.functional.cross_entropy``'s default)."""
 
+DEFAULT_MAX_LENGTH = 512
+"""Tokens of a row where neither a setting nor longer examples ask for more: what the shipped task is trained with."""
+
 
 @dataclass(frozen=True)
 class Packing:

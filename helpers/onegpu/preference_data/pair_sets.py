@@ -223,7 +223,8 @@ def tokenize_pair_set(
     return TokenizedSet(
         examples, found.count, {reason: tuple(numbers) for reason, numbers in found.dropped.items()},
         tuple(found.truncated), found.lost, found.lost_supervised, tuple(found.bad),
-        dict(found.unused.most_common()), end_ids=tuple(sorted(work.end_ids)), unit="pairs",
+        dict(found.unused.most_common()), end_ids=tuple(sorted(work.end_ids)),
+        systems=tuple(sorted(work.systems, key=str)), unit="pairs",
     )  # fmt: skip
 
 

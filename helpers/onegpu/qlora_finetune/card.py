@@ -13,7 +13,7 @@ SETTINGS = (
     "warmup_steps", "weight_decay", "optim", "lora_r", "lora_alpha", "lora_dropout", "target_modules", "seed",
 )  # fmt: skip
 
-ONLY_IF_SET = ("beta",)
+ONLY_IF_SET = ("adapter", "use_dora", "use_rslora", "modules_to_save", "beta")
 
 
 def model_card(result: FinetuneResult, base: Base) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from onegpu.packed_training.packing import DEFAULT_MAX_LENGTH
 from onegpu.sft_datasets.normalisation import REPAIRS
 
 SYSTEM_PROMPT = "Triage as JSON: intent, urgency, reply."
@@ -76,6 +77,29 @@ def default_epochs(rows: int, method: str = "sft") -> float:
     return next((epochs for below, epochs in sizes if rows < below), 1.0)
 
 
+MAX_LENGTHS = (DEFAULT_MAX_LENGTH, 1024, 2048)
+"""Row lengths that are taken unasked; a longer one is a question of memory, so it has to be asked for."""
+
+
+def default_max_length(longest: int, positions: int | None = None) -> int:
+    """Return a row length that holds the longest example, as far as the model has positions and 2,048 tokens suffice.
+
+    Parameters
+    ----------
+    longest
+        Tokens of the longest example.
+    positions
+        That the model has; None: not known.
+
+    Examples
+    --------
+    >>> [default_max_length(n) for n in (80, 513, 30_000)], default_max_length(1500, positions=1000)
+    ([512, 1024, 2048], 1000)
+    """
+    length = next((length for length in MAX_LENGTHS if longest <= length), MAX_LENGTHS[-1])
+    return min(length, positions or length)
+
+
 def _folder_of(data: str | tuple[str, ...], model: str) -> str:
     """Name a run's folder after its data and, but for the shipped model, its model."""
     first = data if isinstance(data, str) else data[0]
@@ -126,8 +150,10 @@ class FinetuneConfig:
         the platform's place for caches), and take them from there while files, tokenizer and settings are the same.
     output_dir : str
         Adapter, checkpoints and report go here. Empty: ``runs/`` and a name made from data and model.
-    max_length : int
+    max_length : int or None
         Tokens of a packed row, and the longest example; with "dpo" an example is a pair: its prompt and both answers.
+        None: it follows the longest example and the model's positions (``default_max_length``); the shipped task has its
+        own.
     packing : bool
         Examples end to end in rows of ``max_length``. False: each example is a row of its own length, and a forward
         pass of its own; still no padding.
@@ -145,7 +171,9 @@ class FinetuneConfig:
         shipped task has its own.
     optim : {"adamw_torch", "adamw_8bit", "sgd"}
         ``adamw_8bit`` is bitsandbytes' AdamW with 8-bit states.
-    lora_r, lora_alpha, lora_dropout, target_modules
+    adapter : str or None
+        Start from this adapter, a run's folder or an adapter's, instead of a new one. Rank, scaling and layers are its own.
+    lora_r, lora_alpha, lora_dropout, target_modules, use_dora, use_rslora, modules_to_save
         As in ``peft.LoraConfig``. ``all-linear`` is every linear layer but the head (QLoRA paper, section 4).
     gradient_checkpointing : bool or None
         Recompute activations in the backward pass. None: on a GPU yes, on the CPU no (memory is not short there).
@@ -181,7 +209,7 @@ class FinetuneConfig:
     repairs: tuple[str, ...] = ()
     cache_rows: bool = True
     output_dir: str = ""
-    max_length: int = 512
+    max_length: int | None = None
     packing: bool = True
     self_check: bool = True
     per_device_train_batch_size: int = 1
@@ -194,10 +222,14 @@ class FinetuneConfig:
     weight_decay: float = 0.0
     max_grad_norm: float = 1.0
     optim: Literal["adamw_torch", "adamw_8bit", "sgd"] = "adamw_torch"
+    adapter: str | None = None
     lora_r: int = 16
     lora_alpha: int = 32
     lora_dropout: float = 0.0
     target_modules: str | tuple[str, ...] = "all-linear"
+    use_dora: bool = False
+    use_rslora: bool = False
+    modules_to_save: tuple[str, ...] = ()
     gradient_checkpointing: bool | None = None
     precision: Literal["fp32", "fp16", "bf16"] | None = None
     early_stopping_patience: int | None = None
@@ -218,6 +250,7 @@ class FinetuneConfig:
             "data_shares",
             "eval_data",
             "repairs",
+            "modules_to_save",
         ):  # JSON has lists for tuples
             if isinstance(getattr(self, name), list):
                 object.__setattr__(self, name, tuple(getattr(self, name)))
@@ -227,6 +260,8 @@ class FinetuneConfig:
             object.__setattr__(self, "data", SHIPPED_DATA[self.method])
         shipped = self.data == SHIPPED_DATA[self.method]
         epochs, rate = SHIPPED_TRAINING[self.method]
+        if shipped and self.max_length is None:
+            object.__setattr__(self, "max_length", DEFAULT_MAX_LENGTH)
         if shipped and self.num_train_epochs is None:
             object.__setattr__(self, "num_train_epochs", epochs)
         if shipped and self.model == SHIPPED_MODEL and self.learning_rate is None:
@@ -235,8 +270,9 @@ class FinetuneConfig:
             object.__setattr__(self, "output_dir", _folder_of(self.data, self.model))
         if isinstance(self.report_to, list):
             object.__setattr__(self, "report_to", tuple(self.report_to))
-        if isinstance(self.repairs, str):
-            object.__setattr__(self, "repairs", tuple(name for name in self.repairs.split(",") if name))
+        for name in ("repairs", "modules_to_save"):
+            if isinstance(getattr(self, name), str):
+                object.__setattr__(self, name, tuple(part for part in getattr(self, name).split(",") if part))
         if not self.data:
             raise ValueError("data is empty, expected a name or path")
         if self.method == "dpo":
@@ -266,7 +302,7 @@ class FinetuneConfig:
         at_least_one = ("max_length", "per_device_train_batch_size", "gradient_accumulation_steps", "lora_r",
                         "save_steps", "logging_steps", "generation_batch_size", "max_new_tokens")  # fmt: skip
         for name in at_least_one:
-            if getattr(self, name) < 1:
+            if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}, expected at least 1")
         if self.max_steps < 1 and self.num_train_epochs is not None and self.num_train_epochs <= 0:
             raise ValueError(
@@ -312,11 +348,24 @@ class FinetuneConfig:
             if getattr(self, name) != default:
                 raise ValueError(f"{name} is for chats, and method 'dpo' reads pairs: leave it out")
 
-    def filled(self, *, rows: int, parameters: int) -> tuple[FinetuneConfig, tuple[str, ...]]:
+    def filled(
+        self,
+        *,
+        longest: int | None = None,
+        positions: int | None = None,
+        rows: int | None = None,
+        parameters: int | None = None,
+    ) -> tuple[FinetuneConfig, tuple[str, ...]]:
         """Fill in what was left open, by the size of data and model, each with its reason in words.
+
+        What hangs on a size that isn't given stays open.
 
         Parameters
         ----------
+        longest
+            Tokens of the longest training example.
+        positions
+            Of the model: the most tokens that it reads.
         rows
             Training examples.
         parameters
@@ -324,14 +373,27 @@ class FinetuneConfig:
 
         Examples
         --------
-        >>> config, why = FinetuneConfig(data="mine.jsonl").filled(rows=1_200, parameters=494_032_768)
-        >>> config.learning_rate, config.num_train_epochs
-        (0.001, 3.0)
-        >>> print(why[0])
+        >>> config, why = FinetuneConfig(data="mine.jsonl").filled(longest=733, rows=1_200, parameters=494_032_768)
+        >>> config.max_length, config.learning_rate, config.num_train_epochs
+        (1024, 0.001, 3.0)
+        >>> for reason in why: print(reason)
+        max_length=1024, the longest example has 733 tokens
         learning_rate=0.001, for a model of 494 M parameters
+        num_train_epochs=3, for 1,200 rows
         """
         changes, why = {}, []
-        if self.learning_rate is None:
+        if self.max_length is None and longest is not None:
+            changes["max_length"] = length = default_max_length(longest, positions)
+            reason = f"the longest example has {longest:,} tokens"
+            if longest > length:
+                most = (
+                    "all the positions of the model"
+                    if length == positions
+                    else "the most that is taken unasked"
+                )
+                reason = f"{most}; {reason}"
+            why.append(f"max_length={length}, {reason}")
+        if self.learning_rate is None and parameters is not None:
             rate, share = default_learning_rate(parameters), ""
             if self.method == "dpo":
                 rate, share = (
@@ -340,7 +402,7 @@ class FinetuneConfig:
                 )
             changes["learning_rate"] = rate
             why.append(f"learning_rate={rate:g}, for a model of {parameters / 1e6:,.0f} M parameters{share}")
-        if self.num_train_epochs is None:
+        if self.num_train_epochs is None and rows is not None:
             changes["num_train_epochs"] = default_epochs(rows, self.method)
             if self.max_steps < 1:
                 unit = "pairs" if self.method == "dpo" else "rows"
@@ -350,9 +412,14 @@ class FinetuneConfig:
     def differences(self, other: dict) -> list[str]:
         """Name the settings that change the numbers and differ from a saved configuration."""
         mine = json.loads(json.dumps(dataclasses.asdict(self)))
-        defaults = {
-            f.name: f.default for f in dataclasses.fields(self)
-        }  # of settings newer than the saved run
+        defaults = json.loads(  # of settings newer than the saved run; None: it has to say it itself
+            json.dumps(
+                {
+                    f.name: None if f.default is dataclasses.MISSING else f.default
+                    for f in dataclasses.fields(self)
+                }
+            )
+        )
         return [
             f"{name}: {other.get(name)!r} there, {value!r} here"
             for name, value in mine.items()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 import os
 import re
 import shutil
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -78,12 +79,35 @@ def check_output_dir(config: FinetuneConfig, resume: bool = False, overwrite: bo
                 f"{folder} was started with another configuration ({'; '.join(differences)}): resume it with its own "
                 "settings, or choose another output_dir"
             )
+    elif (
+        overwrite
+        and config.adapter
+        and folder.resolve() in (path := Path(config.adapter).resolve(), *path.parents)
+    ):
+        raise ValueError(
+            f"the adapter to start from lies in {folder}, which overwrite would throw away: choose another output_dir"
+        )
     elif not overwrite and any(path.exists() for path in _results(folder)):
         raise ValueError(
             f"{folder} holds an earlier run: go on with it (resume=True, command line --resume), choose another "
             "output_dir, or throw it away (overwrite=True, --overwrite)"
         )
     return folder
+
+
+@contextlib.contextmanager
+def nothing_left(folder: Path) -> Iterator[None]:
+    """Take a folder away again, and those above it, if they are made in here and nothing comes of it but an error."""
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
+    try:
+        yield
+    except BaseException:
+        if made and {path.name for path in folder.glob("*")} <= {".lock"}:
+            shutil.rmtree(folder, ignore_errors=True)
+            for path in made[1:]:
+                with contextlib.suppress(OSError):  # another run has begun in it
+                    path.rmdir()
+        raise
 
 
 def start_output_dir(config: FinetuneConfig, fingerprints: dict[str, Any] | None = None) -> None:
@@ -134,7 +158,8 @@ def is_finished(folder: Path) -> bool:
 
     try:
         with safe_open(folder / "adapter" / "adapter_model.safetensors", "pt"):
-            return isinstance(json.loads((folder / "report.json").read_text(encoding="utf-8")), dict)
+            report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+            return isinstance(report, dict) and bool(report)
     except (OSError, ValueError, SafetensorError):
         return False
 
@@ -189,7 +214,10 @@ def read_json(path: Path) -> dict[str, Any]:
         If it is damaged; the message names it.
     """
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(content, dict):
+            raise ValueError(f"it holds a {type(content).__name__}, expected an object")
+        return content
     except (OSError, ValueError) as error:
         raise ValueError(
             f"{path} is damaged ({error}): the run can't be taken up. Start it again with overwrite=True "
@@ -209,7 +237,12 @@ def check_fingerprints(folder: Path, now: dict[str, Any], say: Callable[[str], N
     if not path.is_file():
         return
     then = read_json(path)
-    for name, what in (("rows", "the tokenized rows"), ("weights", "the base model's weights")):
+    parts = {
+        "rows": "the tokenized rows",
+        "weights": "the base model's weights",
+        "adapter": "the adapter to start from",
+    }
+    for name, what in parts.items():
         if then.get(name) and now[name] and then[name] != now[name]:
             raise ValueError(
                 f"{folder} can't be resumed: {what} are not those that it was started with. Put them back, or start "

@@ -19,7 +19,7 @@ from onegpu.gpu_memory.breakdown import CATEGORIES, MemoryBreakdown
 from onegpu.gpu_memory.fits import Fit, cheaper, judge
 from onegpu.gpu_memory.simulated import simulated
 from onegpu.gpu_memory.training_setup import TrainingSetup
-from onegpu.qlora_finetune.config import FinetuneConfig
+from onegpu.qlora_finetune.config import MAX_LENGTHS, FinetuneConfig
 from onegpu.runtime.gpus import Gpu, find_gpu, this_gpu
 
 
@@ -40,7 +40,7 @@ def memory_setup(
     Parameters
     ----------
     config
-        The fine-tune.
+        The fine-tune. A ``max_length`` that is left to the data counts as the most it can become, 2,048 tokens.
     gpu
         A card's name, or "cpu"; this machine's if not given.
     model
@@ -66,6 +66,7 @@ def memory_setup(
         "model": config.model if model is None else model,
         "method": "qlora" if config.quantization else "lora",
         "task": config.method,
+        "max_length": config.max_length or MAX_LENGTHS[-1],
         "precision": None if card.is_cpu else config.precision,
         "gradient_accumulation_steps": min(
             config.gradient_accumulation_steps, 2

@@ -17,13 +17,13 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from onegpu import models
 from onegpu.dtype_sizing import format_bytes
-from onegpu.qlora_finetune.bases import Base, fingerprint, read_base
+from onegpu.qlora_finetune.adapters import adapter_folder, read_adapter
+from onegpu.qlora_finetune.bases import BASE_FILE, Base, fingerprint, read_base
 from onegpu.runtime import import_bitsandbytes
 
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
@@ -93,7 +93,8 @@ def merge(
     Parameters
     ----------
     adapter_dir
-        A folder with ``adapter_config.json`` and ``adapter_model.safetensors``, from here, from peft or from TRL.
+        A folder with ``adapter_config.json`` and ``adapter_model.safetensors``, from here, from peft or from TRL; or the
+        folder of a run.
     output_dir
         Must not exist, or be empty.
     base
@@ -112,16 +113,22 @@ def merge(
         If there is no adapter, it doesn't belong to the base, the output folder is in use, or a merged weight is too
         large for the dtype.
     """
-    adapter_dir, output_dir = Path(adapter_dir), Path(output_dir)
+    adapter_dir, output_dir = adapter_folder(adapter_dir), Path(output_dir)
     if isinstance(dtype, torch.dtype):
         dtype = next((name for name, kind in DTYPES.items() if kind == dtype), str(dtype))
     if dtype not in DTYPES:
         raise ValueError(f"dtype is {dtype!r}, expected one of {', '.join(DTYPES)}")
-    config, tensors = _read_adapter(adapter_dir)
+    config, tensors = read_adapter(adapter_dir)
     if output_dir.exists() and (not output_dir.is_dir() or any(output_dir.iterdir())):
         raise ValueError(f"{output_dir} is not empty: give a new folder")
     wanted = _base_wanted(adapter_dir, base, quantization)
-    source = models.fetch(wanted.model)
+    try:
+        source = models.fetch(wanted.model)
+    except ValueError as error:
+        raise ValueError(
+            f"the adapter {adapter_dir} stands on {wanted.model}, which can't be had ({error}). Say which base to take: "
+            "base=... (command line --base)"
+        ) from error
     if base is None and wanted.weights and fingerprint(source.folder) != wanted.weights:
         raise ValueError(
             f"{adapter_dir} was trained on other weights than {source} holds: fetch the base that it names ({wanted}), "
@@ -129,8 +136,8 @@ def merge(
         )
     part = output_dir.with_name(output_dir.name + ".part")
     shutil.rmtree(part, ignore_errors=True)
-    part.mkdir(parents=True)
     try:
+        part.mkdir(parents=True)
         by_peft = _why_not_by_tensor(config, tensors, source.folder, wanted)
         if by_peft:
             _merge_by_peft(adapter_dir, part, wanted, DTYPES[dtype])
@@ -155,31 +162,6 @@ def merge(
     )  # fmt: skip
 
 
-def _read_adapter(folder: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    weights, settings = folder / "adapter_model.safetensors", folder / "adapter_config.json"
-    for path in (weights, settings):
-        if not path.is_file():
-            pickled = (folder / "adapter_model.bin").is_file()
-            raise ValueError(
-                f"{folder} holds no {path.name}: "
-                + ("its weights are a pickle, which can run any code; save it as safetensors with peft" if pickled
-                   else "give the adapter folder of a finished run")
-            )  # fmt: skip
-    try:
-        config = json.loads(settings.read_text(encoding="utf-8"))
-        tensors = load_file(weights)
-    except (SafetensorError, ValueError) as error:
-        raise ValueError(f"the adapter in {folder} is damaged ({error}): copy or save it again") from error
-    if config.get("peft_type") != "LORA":
-        raise ValueError(
-            f"{folder} is a {config.get('peft_type')} adapter of peft: only LoRA (and DoRA) is merged"
-        )
-    return config, tensors
-
-
 def _base_wanted(adapter_dir: Path, base: str | Path | None, quantization: str | None) -> Base:
     recorded = read_base(adapter_dir)
     if base is None and recorded is None:
@@ -196,7 +178,9 @@ def _base_wanted(adapter_dir: Path, base: str | Path | None, quantization: str |
             ("quantization",),
         )
     if wanted not in models.loading.QUANTIZATIONS:
-        raise ValueError(f"quantization is {wanted!r}, expected one of {models.loading.QUANTIZATIONS}")
+        raise ValueError(
+            f"quantization is {wanted!r}, expected 'nf4', 'int8' or None (command line --quantization nf4, int8 or none)"
+        )
     name = str(base) if base is not None else known.model
     same = base is None or name == known.model
     return Base(
@@ -222,8 +206,8 @@ def _why_not_by_tensor(config: dict, tensors: dict[str, torch.Tensor], folder: P
         "orthogonal",
     ):
         return f"its start, {init}, changed the base"
-    if base.quantization == "int8" or not list(folder.glob("*.safetensors")):
-        return "the base isn't plain safetensors" if base.quantization != "int8" else "the base is LLM.int8"
+    if not list(folder.glob("*.safetensors")):
+        return "the base isn't plain safetensors"
     skeleton = _skeleton(folder)
     linear = skeleton.linear
     missing = {m for m in _parts(tensors) if m not in linear or linear[m] + ".weight" not in skeleton.stored}
@@ -311,7 +295,7 @@ def _merge_by_tensor(
                 turned = key.removesuffix(".weight") in skeleton.transposed
                 weight = tensor.t().contiguous() if turned else tensor
                 if key in quantized:
-                    weight = _dequantized(weight.to(was or weight.dtype))
+                    weight = _dequantized(weight.to(was or weight.dtype), base.quantization)
                 if key in adapted:
                     module, of = adapted[key]
                     weight = add_adapter(weight, of, _scaling(config, module), where=module)
@@ -384,8 +368,12 @@ def _scaling(config: dict, module: str) -> float:
     return alpha / (math.sqrt(r) if config.get("use_rslora") else r)
 
 
-def _dequantized(weight: torch.Tensor) -> torch.Tensor:
+def _dequantized(weight: torch.Tensor, quantization: str | None) -> torch.Tensor:
+    """Quantize a weight (out, in) as the base of the training was, and back: NF4, or LLM.int8, which starts from fp16."""
     bnb = import_bitsandbytes().functional
+    if quantization == "int8":
+        codes, scales, _ = bnb.int8_vectorwise_quant(weight.to(torch.float16))
+        return bnb.int8_vectorwise_dequant(codes, scales)
     return bnb.dequantize_4bit(
         *bnb.quantize_4bit(weight, blocksize=64, compress_statistics=True, quant_type="nf4")
     )
@@ -430,6 +418,8 @@ def _copy_rest(adapter_dir: Path, folder: Path, part: Path, dtype: torch.dtype) 
     if hasattr(config, "quantization_config"):
         del config.quantization_config
     config.save_pretrained(part)
+    if (adapter_dir / BASE_FILE).is_file():  # for the system prompt: who talks to the model looks there
+        shutil.copyfile(adapter_dir / BASE_FILE, part / BASE_FILE)
     for place in (adapter_dir, folder):
         if (place / "generation_config.json").is_file():
             shutil.copyfile(place / "generation_config.json", part / "generation_config.json")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ from onegpu.preference_data import (
     tokenize_pair_set,
 )
 from onegpu.preference_data.pair_sets import SHIPPED as SHIPPED_PAIRS
-from onegpu.qlora_finetune.config import FinetuneConfig, default_epochs
+from onegpu.qlora_finetune.config import FinetuneConfig
 from onegpu.qlora_finetune.preferences import PairRows
 from onegpu.qlora_finetune.tasks import PAIRS, Task, task_of
 from onegpu.qlora_finetune.trainer import PackedRows
@@ -51,10 +51,16 @@ class TrainingData:
         Steps, rows and padding of the run, from the lengths alone (``onegpu.token_counting``).
     steps : int
         Optimizer steps of the whole run, known before the first.
+    config : FinetuneConfig
+        The run's, with what follows from the rows filled in.
+    reasons : tuple of str
+        What was filled in, and why.
     notes : tuple of str
         What was split off or left out on purpose.
     bad_rows : tuple of (str, int, str)
         Source, number in it and what is wrong, of each row that was skipped, held-out ones too.
+    system : str or None
+        The system prompt that all training rows share.
     """
 
     train: TokenizedSet
@@ -65,8 +71,11 @@ class TrainingData:
     tasks: list[Task]
     totals: TrainingSteps
     steps: int
+    config: FinetuneConfig
+    reasons: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     bad_rows: tuple[tuple[str, int, str], ...] = ()
+    system: str | None = None
 
     def fingerprint(self) -> str:
         """Tell other rows from these: ids and labels of all examples, in their order."""
@@ -108,6 +117,7 @@ def prepare_data(
     tokenizer: Any,
     stop_tokens: Sequence[str] = (),
     say: Callable[[str], None] = lambda line: None,
+    positions: int | None = None,
 ) -> TrainingData:
     """Read, tokenize, mask and pack the rows of a config. Sets the tokenizer's chat template if the config names one.
 
@@ -121,6 +131,8 @@ def prepare_data(
         Tokens at which the model stops, besides the tokenizer's end token.
     say
         Gets a line for each source whose prepared rows are in the cache, or go there.
+    positions
+        Of the model: the most tokens that it reads. None: not known.
 
     Raises
     ------
@@ -130,16 +142,26 @@ def prepare_data(
     check_held_out(config)
     use_template(tokenizer, config.template)
     options = row_options(config, stop_tokens)
-    parts = [_Part.read(source, config, tokenizer, options, say) for source in sources_of(config.data)]
     held_source = held_out_source(config)
+
+    def read() -> tuple[list[_Part], list[_Part]]:
+        held = () if held_source is None else sources_of(held_source)
+        return (
+            [_Part.read(source, config, tokenizer, options, say) for source in sources_of(config.data)],
+            [_Part.read(source, config, tokenizer, options, say, "heldout") for source in held],
+        )
+
+    parts, held_parts = read()
+    reasons: list[str] = []
+    if config.max_length is None:
+        longest = max(part.tokenized.longest for part in parts)
+        config, why = config.filled(longest=longest, positions=positions)
+        reasons += why
+        if max(part.tokenized.longest for part in (*parts, *held_parts)) > config.max_length:
+            parts, held_parts = read()
     notes: list[str] = []
     if held_source is None:
         held_parts = _split_off(parts, config, notes)
-    else:
-        held_parts = [
-            _Part.read(source, config, tokenizer, options, say, "heldout")
-            for source in sources_of(held_source)
-        ]
     if config.data_shares is not None:
         _take_shares(parts, config, notes)
     train = join([part.tokenized for part in parts])
@@ -147,13 +169,10 @@ def prepare_data(
     held = join([part.tokenized for part in held_parts]) if held_parts else None
     raw = [(row, part.task) for part in held_parts for row in part.raw()]
     bad = tuple((part.source, *row) for part in [*parts, *held_parts] for row in part.tokenized.bad_rows)
-    epochs = (
-        default_epochs(len(train), config.method)
-        if config.num_train_epochs is None
-        else config.num_train_epochs
-    )
+    config, why = config.filled(rows=len(train))
+    reasons += why
     totals = training_steps(
-        token_counts(train), max_length=config.max_length, num_train_epochs=max(epochs, 1e-9),
+        token_counts(train), max_length=config.max_length, num_train_epochs=max(config.num_train_epochs, 1e-9),
         per_device_train_batch_size=config.per_device_train_batch_size,
         gradient_accumulation_steps=config.gradient_accumulation_steps,
     )  # fmt: skip
@@ -165,8 +184,14 @@ def prepare_data(
         raise ValueError(NO_HELD_OUT)
     return TrainingData(
         train, _pack(train, config), held, held_rows, [row for row, _ in raw], [task for _, task in raw], totals, steps,
-        tuple(notes), bad,
+        config, tuple(reasons), tuple(notes), bad, only(train.systems),
     )  # fmt: skip
+
+
+def only(found: Iterable[str | None]) -> str | None:
+    """The one text that all of them are, else None."""
+    texts = set(found)
+    return texts.pop() if len(texts) == 1 else None
 
 
 def check_held_out(config: FinetuneConfig) -> None:

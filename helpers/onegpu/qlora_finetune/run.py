@@ -15,9 +15,9 @@ from transformers import PrinterCallback
 
 from onegpu import models, runtime
 from onegpu.packed_training.self_check import use_row_layout
-from onegpu.qlora_finetune.adapters import attach_adapters, stored_as
+from onegpu.qlora_finetune.adapters import adapter_folder, attach_adapters, start_from, stored_as
 from onegpu.qlora_finetune.answers import evaluate, sample_answers, samples
-from onegpu.qlora_finetune.bases import base_of
+from onegpu.qlora_finetune.bases import base_of, fingerprint
 from onegpu.qlora_finetune.card import model_card
 from onegpu.qlora_finetune.config import CONFIG_FILE, FinetuneConfig
 from onegpu.qlora_finetune.evaluation import Scores, end_tokens, stop_at, stop_ids
@@ -26,6 +26,7 @@ from onegpu.qlora_finetune.folders import (
     check_output_dir,
     is_finished,
     last_checkpoint,
+    nothing_left,
     read_json,
     save_adapter,
     start_output_dir,
@@ -118,7 +119,7 @@ def finetune(
         traceback.clear_frames(error.__traceback__)  # their variables hold the model and all its tensors
     # Raised from here, not from the handler: as the error's context, the first one would keep its frames.
     free_memory(loaded.model if loaded else None)
-    raise OutOfMemory(explain_out_of_memory(config, said))
+    raise OutOfMemory(explain_out_of_memory(stops.config or config, said))
 
 
 def _how_to_go_on(folder: Path) -> str:
@@ -135,11 +136,16 @@ def _finetune(config, resume, overwrite, say, loaded, on_step, stops) -> Finetun
     runtime.quiet()
     check_reporters(config.report_to)
     check_held_out(config)
-    output_dir = check_output_dir(config, resume, overwrite)
-    with only_process(output_dir):
+    with nothing_left(Path(config.output_dir)), only_process(check_output_dir(config, resume, overwrite)):
+        output_dir = Path(config.output_dir)
         if resume and is_finished(output_dir):
             say(f"{output_dir} holds a finished run: nothing is trained")
-            return FinetuneResult.from_json(read_json(output_dir / "report.json"))
+            try:
+                return FinetuneResult.from_json(read_json(output_dir / "report.json"))
+            except ValueError as error:
+                raise ValueError(
+                    f"{output_dir / 'report.json'} is damaged ({error}): delete it and resume, to write it anew"
+                ) from error
         return _train(config, output_dir, resume, say, loaded, on_step, stops)
 
 
@@ -152,10 +158,14 @@ def _train(config, output_dir, resume, say, loaded, on_step, stops) -> FinetuneR
 
     # What costs least comes first: a mistake in the rows is found before a model is loaded.
     stops.stage = "preparing the rows"
+    asked, config = config, start_from(config, loaded.source if loaded else None, say)
     tokenizer = loaded.tokenizer if loaded else models.load_tokenizer(config.model)
     known = generation_config_of(config.model if loaded is None else loaded.model)
     stop_tokens = tokenizer.convert_ids_to_tokens(stop_ids(tokenizer, known))
-    prepared = prepare_data(config, tokenizer, stop_tokens, say)
+    prepared = prepare_data(
+        config, tokenizer, stop_tokens, say, positions_of(config.model if loaded is None else loaded.model)
+    )
+    config = prepared.config
     say(str(prepared))
     stops.stage = "loading the model"
     if loaded is None:
@@ -164,23 +174,23 @@ def _train(config, output_dir, resume, say, loaded, on_step, stops) -> FinetuneR
     use_template(loaded.tokenizer, config.template)
     stop_at(loaded.model, loaded.tokenizer, prepared.train.end_ids)
 
-    asked = config
-    size = models.count_parameters(loaded.model).total
-    config, reasons = config.filled(rows=len(prepared.train), parameters=size)
-    for reason in reasons:
+    config, reasons = config.filled(parameters=models.count_parameters(loaded.model).total)
+    for reason in (*prepared.reasons, *reasons):
         say(f"default: {reason}")
-    base = base_of(loaded)
+    stops.config = config
+    base = dataclasses.replace(base_of(loaded), system=prepared.system)
     model = attach_adapters(loaded.model, config, fp16=precision == "fp16")
     args = training_arguments(config, precision, str(output_dir), prepared.held_out is not None)
     of_method: dict[str, Any] = {}
     if config.method == "dpo":
-        of_method = {"beta": config.beta}
+        of_method = {"beta": config.beta, "new_adapters": config.adapter is None}
     trainer = (PreferenceTrainer if of_method else QLoraTrainer)(
         model=model, args=args, train_dataset=prepared.train_rows, eval_dataset=prepared.held_out_rows,
         processing_class=loaded.tokenizer, **of_method,
     )  # fmt: skip
     fingerprints = {
         "rows": prepared.fingerprint(), "weights": base.weights, "versions": dict(runtime.versions()),
+        "adapter": fingerprint(adapter_folder(config.adapter)) if config.adapter else "",
     }  # fmt: skip
     if resume:
         check_fingerprints(output_dir, fingerprints, say)
@@ -325,6 +335,17 @@ def generation_config_of(model: str | torch.nn.Module) -> Any:
 
     folder = models.fetch(model, weights=False).folder
     return GenerationConfig.from_pretrained(folder) if (folder / "generation_config.json").is_file() else None
+
+
+def positions_of(model: str | torch.nn.Module) -> int | None:
+    """The most tokens that a model reads, also of one that isn't loaded yet; None where it has no limit of its own."""
+    if isinstance(model, str):
+        from transformers import AutoConfig
+
+        config = AutoConfig.from_pretrained(models.fetch(model).folder)
+    else:
+        config = model.config
+    return getattr(config.get_text_config(), "max_position_embeddings", None)
 
 
 def precision_name(precision: runtime.Precision) -> str:

@@ -9,6 +9,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from transformers import TrainerCallback
 
@@ -35,10 +36,14 @@ class Stops(TrainerCallback):
 
     A second one ends at once in training, too. Used as a context it takes the signals over and gives them back; only
     the main thread can, and in any other no signal arrives.
+
+    ``stage`` and ``config`` say where the run stands, for the message that it ends with: what it does, and its settings
+    once what was left open is filled in.
     """
 
     def __init__(self):
         self.stage = "starting"
+        self.config: Any = None
         self.signum: int | None = None
         self.training = False
         self._before = {}

@@ -99,9 +99,11 @@ def read_log(path: str | Path) -> list[dict[str, Any]]:
     """Read the log of a run, also while it grows: a last line that is half there is left out."""
     path = Path(path)
     found = []
-    for line in path.read_text(encoding="utf-8").split("\n") if path.is_file() else ():
+    for line in path.read_text(encoding="utf-8", errors="replace").split("\n") if path.is_file() else ():
         try:
-            found.append(json.loads(line))
+            content = json.loads(line)
         except ValueError:
             continue
+        if isinstance(content, dict) and "step" in content:
+            found.append(content)
     return found

@@ -30,6 +30,12 @@ class StreamCounts:
         Rows read, examples kept, their tokens, and the supervised ones.
     dropped : dict of str to tuple of int
         Row numbers by reason.
+    longest : int
+        Tokens of the longest example, dropped ones included.
+    fingerprint : str
+        Of all token ids and labels in the order of the windows: other rows have another.
+    system : str or None
+        The system prompt that all rows share.
     """
 
     packed: tuple[int, ...]
@@ -38,6 +44,9 @@ class StreamCounts:
     tokens: int
     supervised: int
     dropped: dict[str, tuple[int, ...]]
+    longest: int = 0
+    fingerprint: str = ""
+    system: str | None = None
 
     def __str__(self) -> str:
         lines = [

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
 import itertools
 import json
 from collections import Counter
@@ -53,6 +54,8 @@ COUNTED = pa.schema(
         "window": pa.int64(), "read": pa.int64(), "kept": pa.int64(), "packed": pa.int64(), "tokens": pa.int64(),
         "supervised": pa.int64(), "dropped": pa.string(), "error": pa.string(), "rows": pa.list_(pa.int64()),
         "questions": pa.list_(pa.int64()),
+        "longest": pa.int64(),
+        "fingerprint": pa.string(), "systems": pa.string(),
     }
 )  # fmt: skip
 
@@ -97,7 +100,7 @@ class Recipe:
 
 
 def tokenize_window(window: Window, recipe: Recipe) -> dict[str, Any]:
-    """Read, validate, tokenize and mask the rows of a window (a row of ``TOKENIZED``).
+    """Read, validate, tokenize and mask the rows of a window (a row of ``TOKENIZED``, and what ``count_window`` needs).
 
     Raises
     ------
@@ -135,6 +138,8 @@ def tokenize_window(window: Window, recipe: Recipe) -> dict[str, Any]:
         else:
             kept.append((number, one))
     return {
+        "longest": max((one.length for one, _ in done.values() if one is not None), default=0),
+        "systems": sorted(work.systems, key=str),
         "window": window.window,
         "epoch": window.epoch,
         "first_index": window.first_index,
@@ -195,9 +200,18 @@ def count_window(window: Window, recipe: Recipe) -> dict[str, Any]:
             "error": str(error),
             "rows": [],
             "questions": [],
+            "fingerprint": "",
+            "systems": "[]",
         }
     lengths = [len(ids) for ids in tokenized["input_ids"]]
+    digest = hashlib.sha256()
+    for example in zip(tokenized["input_ids"], tokenized["labels"], strict=True):
+        for part in example:
+            digest.update(np.array([len(part), *part], np.int64).tobytes())
     return {
+        "longest": tokenized["longest"],
+        "fingerprint": digest.hexdigest(),
+        "systems": json.dumps(tokenized["systems"]),
         "window": tokenized["window"],
         "read": tokenized["read"],
         "kept": len(lengths),
@@ -367,6 +381,7 @@ def _figures(
         )
     else:
         figures = [count_window(window, recipe) for window in found]
+
     figures.sort(key=lambda row: row["window"])
     for row in figures:
         if row["error"]:
@@ -375,6 +390,8 @@ def _figures(
 
 
 def _counts(figures: Sequence[Mapping[str, Any]]) -> StreamCounts:
+    from onegpu.qlora_finetune.rows import only
+
     dropped: dict[str, list[int]] = {}
     for row in figures:
         for reason, rows in json.loads(row["dropped"]).items():
@@ -385,6 +402,9 @@ def _counts(figures: Sequence[Mapping[str, Any]]) -> StreamCounts:
     counts = StreamCounts(
         tuple(int(row["packed"]) for row in figures), total["read"], total["kept"], total["tokens"],
         total["supervised"], {reason: tuple(sorted(rows)) for reason, rows in dropped.items()},
+        max((int(row["longest"]) for row in figures), default=0),
+        hashlib.sha256("".join(row["fingerprint"] for row in figures).encode()).hexdigest()[:32],
+        only(system for row in figures for system in json.loads(row["systems"])),
     )  # fmt: skip
     if not counts.kept:
         raise ValueError(f"nothing left to train on. {counts}")

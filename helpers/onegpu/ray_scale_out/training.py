@@ -6,6 +6,7 @@ the run, and hands both to Ray: a data set of packed rows, split among the worke
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import shutil
@@ -50,7 +51,9 @@ class DistributedResult:
     counts : StreamCounts
         Of the data.
     adapter_dir : str
-    model, precision : str
+    model, precision, machine : str
+    self_check : str
+        What the check in numbers before the first step found (``onegpu.packed_training.self_check``).
     versions, config : dict
     """
 
@@ -70,6 +73,8 @@ class DistributedResult:
     adapter_dir: str
     model: str
     precision: str
+    machine: str
+    self_check: str
     versions: dict[str, str]
     config: dict[str, Any]
 
@@ -175,7 +180,15 @@ def finetune_distributed(
     """
     require_ray()
     from onegpu.qlora_finetune import FinetuneConfig
-    from onegpu.qlora_finetune.folders import check_output_dir, start_output_dir, write_json
+    from onegpu.qlora_finetune.adapters import start_from
+    from onegpu.qlora_finetune.folders import (
+        check_fingerprints,
+        check_output_dir,
+        nothing_left,
+        start_output_dir,
+        write_json,
+    )
+    from onegpu.qlora_finetune.stopping import only_process
 
     config = config or FinetuneConfig()
     if config.method != "sft":
@@ -188,36 +201,74 @@ def finetune_distributed(
         )
     say = say or (lambda line: None)
     folder = Path(config.output_dir).resolve()
-    with local_ray(address=address, dashboard=dashboard) as cluster:
+    with contextlib.ExitStack() as held:
+        cluster = held.enter_context(local_ray(address=address, dashboard=dashboard))
         say(str(cluster))
         free = free_cpus(cluster.cpus)
         resources = worker_resources(num_workers, use_gpu, cluster.cpus, cluster.gpus, free)
+        held.enter_context(nothing_left(folder))
         check_output_dir(config, resume, overwrite)
+        held.enter_context(only_process(folder))
         if resume and (folder / "report.json").is_file():
             raise ValueError(f"{folder}: the run there is finished; there is nothing to resume")
-        asked, config = config, _with_epochs(config)
-        counts, dataset, steps, held_out = _plan(config, num_workers, window_rows, data_cpus(free), say)
+        asked, config = config, start_from(config, None, say)
+        planned = _plan(config, num_workers, window_rows, data_cpus(free), say)
+        config, counts, dataset, steps, held_out, reasons = planned
+        for reason in reasons:
+            say(f"default: {reason}")
+        fingerprints = _fingerprints(config, counts)
         if not resume:
-            start_output_dir(asked)
+            start_output_dir(asked, fingerprints)
         _same_layout(folder, resume, num_workers, window_rows, counts)
+        if resume:
+            check_fingerprints(folder, fingerprints, say)
         say(str(counts))
         if resume:
             say(f"going on from step {newest_step(folder)}")
         say(f"training, {steps} steps on {num_workers} workers")
         raw = _fit(
             dataclasses.replace(config, max_steps=steps), dataset, num_workers, use_gpu, resources, folder,
-            {"fault": fault, "prefetch_batches": prefetch_batches, "held_out": held_out}, max_failures,
+            {
+                "fault": fault, "prefetch_batches": prefetch_batches, "held_out": held_out, "system": counts.system,
+            }, max_failures,
         )  # fmt: skip
-    result = _result(raw, num_workers, counts, folder, config)
-    write_json(folder / "report.json", dataclasses.asdict(result))
+        result = _result(raw, num_workers, counts, folder, config)
+        (folder / "adapter" / "README.md").write_text(_card(result, folder / "adapter"), encoding="utf-8")
+        write_json(folder / "report.json", dataclasses.asdict(result))
     return result
 
 
-def _with_epochs(config: FinetuneConfig) -> FinetuneConfig:
-    """Fill in one epoch where none are asked for: the number of rows isn't known before they are counted."""
-    return (
-        config if config.num_train_epochs is not None else dataclasses.replace(config, num_train_epochs=1.0)
-    )
+def _fingerprints(config: FinetuneConfig, counts: StreamCounts) -> dict[str, Any]:
+    from onegpu import runtime
+    from onegpu.qlora_finetune.adapters import adapter_folder
+    from onegpu.qlora_finetune.bases import fingerprint
+
+    return {
+        "rows": counts.fingerprint, "weights": fingerprint(models.fetch(config.model).folder),
+        "versions": dict(runtime.versions()),
+        "adapter": fingerprint(adapter_folder(config.adapter)) if config.adapter else "",
+    }  # fmt: skip
+
+
+def _card(result: DistributedResult, adapter_dir: Path) -> str:
+    """The model card of a single run, with what this one knows."""
+    from onegpu.qlora_finetune import FinetuneResult, Scores
+    from onegpu.qlora_finetune.bases import read_base
+    from onegpu.qlora_finetune.card import model_card
+
+    alike = {
+        f.name: getattr(result, f.name)
+        for f in dataclasses.fields(FinetuneResult)
+        if f.name in {f.name for f in dataclasses.fields(result)}
+    }
+    single = FinetuneResult(
+        **alike | {"machine": f"{result.workers} workers, each {result.machine}"},
+        before=Scores(result.loss_before), after=Scores(result.loss_after), samples=(), eval_losses=(), skipped_steps=(),
+        peak_memory_bytes=0, dropped_rows={}, weights={},
+    )  # fmt: skip
+    base = read_base(adapter_dir)
+    assert base is not None
+    return model_card(single, base)
 
 
 def _same_layout(folder: Path, resume: bool, workers: int, window_rows: int, counts: StreamCounts) -> None:
@@ -269,6 +320,7 @@ def source_of(config: FinetuneConfig) -> str | list[dict[str, Any]]:
 
 def recipe_of(config: FinetuneConfig) -> Recipe:
     """Return how the rows of a config are made, as ``finetune`` makes them."""
+    from onegpu.qlora_finetune.config import MAX_LENGTHS
     from onegpu.qlora_finetune.rows import use_template
     from onegpu.qlora_finetune.run import generation_config_of, stop_ids
 
@@ -277,7 +329,7 @@ def recipe_of(config: FinetuneConfig) -> Recipe:
     use_template(tokenizer, config.template)
     streams = isinstance(config.data, str) and data.is_lines(Path(config.data))  # else the rows come renamed
     return Recipe(
-        tokenizer, config.max_length, config.packing, config.bad_rows, config.seed, config.turns, config.truncation,
+        tokenizer, config.max_length or MAX_LENGTHS[-1], config.packing, config.bad_rows, config.seed, config.turns, config.truncation,
         config.repairs, tuple(stops), config.columns if streams else None,
     )  # fmt: skip
 
@@ -313,14 +365,22 @@ def split_windows(
 
 
 def _plan(config, num_workers, window_rows, num_cpus, say):
+    from onegpu.qlora_finetune.run import positions_of
+
     found = windows(source_of(config), window_rows)
     counts, recipe, held = split_windows(found, recipe_of(config), config, say, num_cpus=num_cpus)
+    config, reasons = config.filled(
+        longest=counts.longest, positions=positions_of(config.model), rows=counts.kept
+    )
+    if config.max_length != recipe.max_length:  # rows pack otherwise, and others may fit
+        recipe = dataclasses.replace(recipe, max_length=config.max_length)
+        counts = count_rows(found, recipe, num_cpus=num_cpus)
     placed, steps = schedule(
         found, counts, workers=num_workers, batch_size=config.per_device_train_batch_size,
         accumulation=config.gradient_accumulation_steps, epochs=config.num_train_epochs, max_steps=config.max_steps,
         seed=config.seed,
     )  # fmt: skip
-    return counts, packed_dataset(placed, recipe, num_cpus=num_cpus), steps, held
+    return config, counts, packed_dataset(placed, recipe, num_cpus=num_cpus), steps, held, reasons
 
 
 def _fit(config, dataset, num_workers, use_gpu, resources, folder, settings, max_failures) -> dict[str, Any]:
@@ -366,6 +426,7 @@ def _fit(config, dataset, num_workers, use_gpu, resources, folder, settings, max
 def _result(raw, num_workers, counts, folder, config) -> DistributedResult:
     raw = dict(raw)
     times = tuple(StepTimes(tuple(w), tuple(c)) for w, c in raw.pop("times"))
+    config = dataclasses.replace(config, learning_rate=raw.pop("learning_rate"))
     return DistributedResult(
         workers=num_workers,
         losses=tuple((int(step), float(loss)) for step, loss in raw.pop("losses")),

@@ -14,6 +14,7 @@ Three things differ from one process:
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import signal
@@ -268,11 +269,11 @@ def train_worker(settings: dict[str, Any]) -> None:
         device_map={"": device.index or 0} if device.type == "cuda" else None,
     )  # fmt: skip
     # Made-up examples: all workers must come to the same layout, and some may hold no rows yet.
-    layout = use_row_layout(loaded.model, some_examples(loaded.model), check=config.self_check).layout
-    config, _ = config.filled(rows=0, parameters=models.count_parameters(loaded.model).total)
-    base = base_of(loaded)
+    check = use_row_layout(loaded.model, some_examples(loaded.model), check=config.self_check)
+    config, _ = config.filled(parameters=models.count_parameters(loaded.model).total)
+    base = dataclasses.replace(base_of(loaded), system=settings["system"])
     model = attach_adapters(loaded.model, config, fp16=precision == "fp16")
-    loss_in_forward(model, layout)
+    loss_in_forward(model, check.layout)
     use_template(loaded.tokenizer, config.template)
     ends = loaded.tokenizer.convert_tokens_to_ids(list(ChatTemplate(loaded.tokenizer).ends))
     stop_at(loaded.model, loaded.tokenizer, ends)
@@ -322,6 +323,9 @@ def train_worker(settings: dict[str, Any]) -> None:
             "times": [(t.waiting, t.computing) for t in times],
             "resumed_at": done,
             "precision": precision,
+            "machine": str(runtime.machine()),
+            "self_check": str(check),
+            "learning_rate": config.learning_rate,
             "model": str(loaded),
             "versions": dict(runtime.versions()),
         }

@@ -174,7 +174,7 @@ def _read(rows: Path, about: Path) -> TokenizedSet:
         raise ValueError(f"it has {rows.stat().st_size:,} bytes, expected {size:,}")
     if _check_sum(rows) != check_sum:
         raise ValueError("its check sum is another")
-    for name in ("truncated", "end_ids"):
+    for name in ("truncated", "end_ids", "systems"):
         known[name] = tuple(known[name])
     known["dropped"] = {reason: tuple(numbers) for reason, numbers in known["dropped"].items()}
     known["bad_rows"] = tuple((number, said) for number, said in known["bad_rows"])

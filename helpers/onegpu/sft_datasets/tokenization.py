@@ -116,6 +116,12 @@ def tokenize(
     return done
 
 
+def system_prompt(example: Example) -> str | None:
+    """The text of an example's first turn if that is the system's."""
+    first = next(iter(example.messages), {})
+    return first["content"] if first.get("role") == "system" else None
+
+
 class RowTokenizer:
     """Rows to tokenized examples, a batch at a time, with one template.
 
@@ -157,6 +163,7 @@ class RowTokenizer:
         self.template = ChatTemplate(tokenizer, template, stop_tokens)
         self.control = control_tokens(tokenizer)
         self.end_ids: set[int] = set()
+        self.systems: set[str | None] = set()
         self.repairs, self.changes, self.unused = tuple(repairs), Counter(), Counter()
 
     def batch(
@@ -194,6 +201,8 @@ class RowTokenizer:
                 self.unused.update(dict.fromkeys(chat.unused).keys())
                 example = chat.checked()
             self._check_text(example, number)
+            if len(self.systems) < 2:
+                self.systems.add(system_prompt(example))
             return self.template.render(example, self.turns), question_number(example)
         except RowError as error:
             return error
@@ -351,7 +360,7 @@ def tokenize_rows(
     return TokenizedSet(
         examples, found.count, {reason: tuple(numbers) for reason, numbers in found.dropped.items()},
         tuple(found.truncated), found.lost, found.lost_supervised, tuple(found.bad), dict(work.unused.most_common()),
-        dict(work.changes), tuple(sorted(work.end_ids)),
+        dict(work.changes), tuple(sorted(work.end_ids)), tuple(sorted(work.systems, key=str)),
     )  # fmt: skip
 
 

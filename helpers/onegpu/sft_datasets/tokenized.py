@@ -83,6 +83,8 @@ class TokenizedSet:
         Rows changed, by repair.
     end_ids
         Ids in which the supervised spans end: generation has to stop at them.
+    systems
+        System prompts of the rows, None for a row without one; two at most, which is more than one.
     unit
         What an example is: "rows", or "pairs" of preferences.
     """
@@ -97,6 +99,7 @@ class TokenizedSet:
     unused_keys: Mapping[str, int] = field(default_factory=dict)
     changes: Mapping[str, int] = field(default_factory=dict)
     end_ids: tuple[int, ...] = ()
+    systems: tuple[str | None, ...] = ()
     unit: str = "rows"
 
     def take(self, indices: np.ndarray, rows: int, **changes: Any) -> TokenizedSet:
@@ -119,7 +122,8 @@ class TokenizedSet:
         return cls(
             FlatExamples.join([one.examples for one in sets]), first, {r: tuple(n) for r, n in dropped.items()},
             tuple(truncated), sum(one.lost_tokens for one in sets), sum(one.lost_supervised_tokens for one in sets),
-            tuple(bad), dict(unused), dict(changes), tuple(sorted({i for one in sets for i in one.end_ids})), sets[0].unit,
+            tuple(bad), dict(unused), dict(changes), tuple(sorted({i for one in sets for i in one.end_ids})),
+            tuple(sorted({text for one in sets for text in one.systems}, key=str))[:2], sets[0].unit,
         )  # fmt: skip
 
     @property

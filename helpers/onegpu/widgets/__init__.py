@@ -3,8 +3,9 @@
     from onegpu import widgets
     widgets.quantization.explorer()
 
-`explore` is the pattern that they use; `reveal` asks a question and answers it after the reader has guessed. Only what ipywidgets 7.7 (Colab) and 8 share, and no `interact` and no
-`Output`, whose results nbval and previews don't see.
+`explore` is the pattern that they use; `reveal` asks a question and answers it after the reader has guessed; `chat` talks
+to a model. Only what ipywidgets 7.7 (Colab) and 8 share, and no `interact` and no `Output`, whose results nbval and
+previews don't see.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import importlib
 from typing import Any
 
 _NAMES = dict.fromkeys(("choice", "explore", "number", "slider", "switch", "text"), "base") | {
-    "reveal": "asking"
+    "chat": "talking",
+    "reveal": "asking",
 }
 
 

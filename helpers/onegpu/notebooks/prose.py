@@ -19,21 +19,6 @@ from onegpu.notebooks.parts import is_footer, is_setup
 
 MOST_COLUMNS = 88
 
-EXEMPT = frozenset(
-    (
-        "course/05_gpu_memory.ipynb",
-        *(
-            f"{folder}/{name}.ipynb"
-            for folder in ("labs", "solutions")
-            for name in (
-                "05_gpu_memory",
-                "07_qlora_finetune",
-            )
-        ),
-    )
-)
-"""Notebooks written before these rules; whoever rewrites one takes it out."""
-
 EVERYDAY = frozenset(
     (
         "actor",
@@ -66,8 +51,6 @@ def problems_of_prose(notebook: Any, place: str, folder: Path) -> Iterator[str]:
         The repository.
     """
     yield from _links(notebook, place, folder)
-    if place in EXEMPT:
-        return
     yield from _captions(notebook)
     yield from _booleans(notebook)
     yield from _widths(notebook)

@@ -36,7 +36,7 @@ COMFORTABLE_RAM_BYTES = 4 * GIB
 class Check:
     """One thing that was looked at: what was found, and what to do if it isn't well.
 
-    `note` marks what is no fault but worth knowing, such as a machine without a GPU.
+    ``note`` marks what is no fault but worth knowing, such as a machine without a GPU.
     """
 
     name: str
@@ -306,7 +306,7 @@ def check_jupyter(installed: Callable[[str], str | None]) -> Check:
 
 
 def check_notebooks(folder: Path | None) -> Check:
-    """Whether lessons and labs came with the package: `folder` holds course/ and labs/, None if there is none.
+    """Whether lessons and labs came with the package: ``folder`` holds course/ and labs/, None if there is none.
 
     Examples
     --------

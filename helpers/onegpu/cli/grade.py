@@ -59,7 +59,7 @@ def grade(
         int, typer.Option(help="Notebooks at a time. Each takes two processes, in most labs 1 to 2 GiB.")
     ] = 1,
 ) -> None:
-    """Grade a class's labs; `_HELP` says the rest."""
+    """Grade a class's labs; ``_HELP`` says the rest."""
     from onegpu.grading import Limits
     from onegpu.grading import grade as collect
     from onegpu.grading.report import write_report

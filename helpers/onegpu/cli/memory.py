@@ -115,7 +115,7 @@ def memory(
 ) -> None:
     """Predict the GPU memory of a training step, without a GPU; say whether it fits, and how long it takes.
 
-    What isn't given is as in `onegpu finetune`. Status 0: it fits; 2: it is tight or does not fit; 1: an error.
+    What isn't given is as in onegpu finetune. Status 0: it fits; 2: it is tight or does not fit; 1: an error.
     """
     from onegpu.runtime import GPUS, this_gpu
 

@@ -1,6 +1,6 @@
 """Any number to its bits and back, in every format, and what the rounding costs.
 
-`encode` and `decode` read the layout off `NumberFormat`; Python's own floats (fp64) carry the values, which hold
+``encode`` and ``decode`` read the layout off ``NumberFormat``; Python's own floats (fp64) carry the values, which hold
 every number of every other format exactly.
 """
 
@@ -149,7 +149,7 @@ class Stored:
     code
         The bit pattern as an integer.
     below, above
-        The format's neighbours of `stored`; None at the ends.
+        The format's neighbours of ``stored``; None at the ends.
     format
         The format.
     """

@@ -27,7 +27,7 @@ def format_bytes(count: int, unit: str | None = None, *, digits: int = 2) -> str
     count
         Bytes, a whole number; negative for a difference.
     unit
-        One of `UNITS`. None takes the largest binary unit that leaves at least 1.
+        One of ``UNITS``. None takes the largest binary unit that leaves at least 1.
     digits
         Digits after the point. Whole bytes have none.
 

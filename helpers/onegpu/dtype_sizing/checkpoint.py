@@ -24,7 +24,7 @@ _MAX_HEADER = 100_000_000
 
 @dataclass(frozen=True)
 class CheckpointSize:
-    """What a safetensors file holds: `parameters` in full number, `state_bytes` of them scales and tables."""
+    """What a safetensors file holds: ``parameters`` in full number, ``state_bytes`` of them scales and tables."""
 
     parameters: int
     stored_elements: int
@@ -61,7 +61,7 @@ def checkpoint_size(source: str | Path | Mapping, *, bits: int | None = None) ->
     Parameters
     ----------
     source
-        A .safetensors file, a folder of them, or a header as `read_header` gives it.
+        A .safetensors file, a folder of them, or a header as ``read_header`` gives it.
     bits
         Bits of a packed weight, needed for MLX files, which don't say.
 

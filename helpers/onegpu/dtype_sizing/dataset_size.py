@@ -1,6 +1,6 @@
 """How large is a dataset? Rows and tokens times bytes, where a column's name decides the bytes.
 
-`datasets` stores a column called ``input_ids`` as int32, masks as int8, and every other column of whole numbers,
+``datasets`` stores a column called ``input_ids`` as int32, masks as int8, and every other column of whole numbers,
 ``labels`` among them, as int64. So labels take twice the room of the ids they are copied from.
 """
 
@@ -27,7 +27,7 @@ _BY_NAME = {
 
 
 def column_dtype(name: str, *, largest: int = 0) -> str:
-    """Name the dtype that `datasets` gives a column of whole numbers when it isn't told one.
+    """Name the dtype that ``datasets`` gives a column of whole numbers when it isn't told one.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ def column_dtype(name: str, *, largest: int = 0) -> str:
 
 @dataclass(frozen=True)
 class DatasetSize:
-    """Bytes of a tokenized dataset's columns: `columns` maps each name to ``(dtype, bytes)``."""
+    """Bytes of a tokenized dataset's columns: ``columns`` maps each name to ``(dtype, bytes)``."""
 
     rows: int
     columns: dict[str, tuple[str, int]]
@@ -67,7 +67,7 @@ class DatasetSize:
 def predict_dataset_bytes(
     rows: int, tokens: int, columns: Iterable[str] = ("input_ids", "attention_mask", "labels")
 ) -> DatasetSize:
-    """Predict the Arrow size of a tokenized dataset, one list of `tokens` / `rows` values a row and column.
+    """Predict the Arrow size of a tokenized dataset, one list of ``tokens`` / ``rows`` values a row and column.
 
     Values at the width of the column's dtype, and a 4-byte offset for each row.
 
@@ -90,8 +90,8 @@ def predict_dataset_bytes(
 def dataset_bytes(dataset: datasets.Dataset) -> DatasetSize:
     """Measure a dataset's columns as Arrow holds them.
 
-    Rows that a `select`, `filter` or `shuffle` left behind are counted too, as they are still held: call
-    `flatten_indices` first to see the size of what is left.
+    Rows that a ``select``, ``filter`` or ``shuffle`` left behind are counted too, as they are still held: call
+    ``flatten_indices`` first to see the size of what is left.
 
     Examples
     --------

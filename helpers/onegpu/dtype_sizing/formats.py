@@ -31,7 +31,7 @@ class NumberFormat:
         "float" (sign, exponent, mantissa), "integer" (two's complement) or "codebook" (a table of levels, times
         a scale).
     sign_bits, exponent_bits, mantissa_bits
-        The layout. An integer has its value bits in `mantissa_bits`; a codebook has the bits of its index there.
+        The layout. An integer has its value bits in ``mantissa_bits``; a codebook has the bits of its index there.
     specials
         What the highest exponent means in a float: "ieee" (infinity and NaN), "nan only" (one NaN pattern, no
         infinity: e4m3fn) or "none" (all patterns are numbers: e2m1).
@@ -136,7 +136,7 @@ class NumberFormat:
         return nf4_codebook() if self.name.startswith("nf4") else fp4_codebook()
 
     def storage_bytes(self, count: int) -> int:
-        """Bytes that `count` values take as one tensor, scales included, partial bytes and blocks rounded up.
+        """Bytes that ``count`` values take as one tensor, scales included, partial bytes and blocks rounded up.
 
         Of double quantization's scales the second level is counted too; per-tensor constants (an offset, the code
         tables) are not: they don't grow with the tensor.

@@ -65,8 +65,8 @@ class WeightGroups:
 class ModelSize:
     """Bytes of a model's weights in one format.
 
-    `weights_bytes` is the data of what is in `dtype`, `scales_bytes` its scales, `rest_bytes` what stays in
-    `rest_dtype` (None: nothing does). Buffers are apart: they aren't parameters and aren't in `total_bytes`.
+    ``weights_bytes`` is the data of what is in ``dtype``, ``scales_bytes`` its scales, ``rest_bytes`` what stays in
+    ``rest_dtype`` (None: nothing does). Buffers are apart: they aren't parameters and aren't in ``total_bytes``.
     """
 
     name: str
@@ -189,9 +189,9 @@ def model_size(
     Parameters
     ----------
     model
-        What `weight_groups` takes, or a `WeightGroups`.
+        What ``weight_groups`` takes, or a ``WeightGroups``.
     dtype
-        A name from `FORMATS`. A format with a scale in each block (nf4, nf4-dq, fp4, mxfp4, nvfp4) is for the
+        A name from ``FORMATS``. A format with a scale in each block (nf4, nf4-dq, fp4, mxfp4, nvfp4) is for the
         linear layers only, as bitsandbytes does it; a plain one is for every parameter.
     rest_dtype
         Format of embeddings, output head, norms and biases; bf16 for a block format if not given. Given with int8,
@@ -242,7 +242,7 @@ def models_that_fit(
 ) -> list[ModelSize]:
     """Catalogue models whose weights fit in a memory, the largest first.
 
-    Weights only: a forward pass needs room as well, training much more. `reserve` keeps some free for them.
+    Weights only: a forward pass needs room as well, training much more. ``reserve`` keeps some free for them.
 
     Parameters
     ----------

@@ -38,7 +38,7 @@ class Answer:
 
 
 class Answers(list[Answer]):
-    """The answers of one file; `wrong` and `right` are its decorators.
+    """The answers of one file; ``wrong`` and ``right`` are its decorators.
 
     Attributes
     ----------

@@ -1,7 +1,7 @@
-"""`check`: look at a learner's function, say one line, hand back a function that works. `hint`: help before that.
+"""``check``: look at a learner's function, say one line, hand back a function that works. ``hint``: help before that.
 
-Right: one line, and the learner's function comes back. Not attempted (the function still returns `...`): one line, and
-the reference comes back, so that the rest of the lab runs. Wrong: `WrongAnswer`, shown without a stack trace; from the
+Right: one line, and the learner's function comes back. Not attempted (the function still returns ``...``): one line, and
+the reference comes back, so that the rest of the lab runs. Wrong: ``WrongAnswer``, shown without a stack trace; from the
 second time on it names the place in the lesson.
 """
 
@@ -34,7 +34,7 @@ class WrongAnswer(AssertionError):
 
 
 class NotAttempted(WrongAnswer):
-    """An exercise still returns `...`; raised in the grader's mode (``ONEGPU_STRICT=1``) only."""
+    """An exercise still returns ``...``; raised in the grader's mode (``ONEGPU_STRICT=1``) only."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -46,7 +46,7 @@ class Interrupted(KeyboardInterrupt):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What `examine` found.
+    """What ``examine`` found.
 
     Attributes
     ----------
@@ -93,7 +93,7 @@ def check(number: str, function: Callable[..., Any]) -> Callable[..., Any]:
         With the first case that fails: input, expected, got, hint; from the second wrong answer in a row on also with
         the place in the lesson.
     NotAttempted
-        If the function still returns `...` and the environment says ``ONEGPU_STRICT=1`` or ``NBGRADER_EXECUTION=autograde``.
+        If the function still returns ``...`` and the environment says ``ONEGPU_STRICT=1`` or ``NBGRADER_EXECUTION=autograde``.
     NoSuchExercise
         With the numbers that there are.
     Interrupted
@@ -167,7 +167,7 @@ def examine(exercise: Exercise, function: Any, *, call: Callable[..., Call] = ca
     function
         The learner's.
     call
-        How to call it, `execution.call` by default. Grading calls it in another process.
+        How to call it, ``execution.call`` by default. Grading calls it in another process.
     """
     name = f"{exercise.number} {exercise.title}"
 
@@ -246,7 +246,7 @@ def _wrong(exercise: Exercise, case: Case | None, facts: dict[str, str], hint: s
 
 
 def _lines(facts: dict[str, str], width: int) -> str:
-    """Name and text on lines of at most `WIDTH`, wrapped between words: JupyterLab would break in the middle of one."""
+    """Name and text on lines of at most ``WIDTH``, wrapped between words: JupyterLab would break in the middle of one."""
     lines = []
     for key, value in facts.items():
         first = f"  {key + ':':<{width}} "

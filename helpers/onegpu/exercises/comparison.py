@@ -20,7 +20,7 @@ from typing import Any
 def difference(
     got: Any, expected: Any, *, rtol: float = 1e-5, atol: float = 1e-8, where: str = ""
 ) -> str | None:
-    """Return None if `got` is right, else one sentence that says what differs first.
+    """Return None if ``got`` is right, else one sentence that says what differs first.
 
     Examples
     --------
@@ -99,7 +99,7 @@ def difference(
 
 
 def only_type_differs(got: Any, expected: Any, *, rtol: float = 1e-5, atol: float = 1e-8) -> bool:
-    """Whether `got` holds the right values in the right places, and differs in type or dtype alone.
+    """Whether ``got`` holds the right values in the right places, and differs in type or dtype alone.
 
     Examples
     --------
@@ -173,7 +173,7 @@ def _leaves(values: Any) -> Iterator[Any]:
 
 
 def show(value: Any, limit: int = 160) -> str:
-    """Write a value in at most `limit` characters, on one line.
+    """Write a value in at most ``limit`` characters, on one line.
 
     Examples
     --------
@@ -222,7 +222,7 @@ _MOST = 60
 
 
 def _plain(value: Any, depth: int = 5) -> str:
-    """`repr` on one line, with floats at six digits, tensors inside containers short, and long containers cut."""
+    """``repr`` on one line, with floats at six digits, tensors inside containers short, and long containers cut."""
     if isinstance(value, str):
         return repr(value[:2000])
     if isinstance(value, bool) or value is None:

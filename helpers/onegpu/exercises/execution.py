@@ -23,7 +23,7 @@ from onegpu.exercises.comparison import _cut, _kind, difference
 
 
 class _OutOfTime(BaseException):
-    """Raised inside the learner's function. No Exception, so that `except Exception` in a loop can't swallow it."""
+    """Raised inside the learner's function. No Exception, so that ``except Exception`` in a loop can't swallow it."""
 
 
 @dataclass(frozen=True)
@@ -222,7 +222,7 @@ def line_of(error: BaseException, function: Callable[..., Any]) -> str:
 
 
 def _within(seconds: float, work: Callable[[], Any]) -> Any:
-    """Run `work`, raise `_OutOfTime` in it after `seconds`.
+    """Run ``work``, raise ``_OutOfTime`` in it after ``seconds``.
 
     The main thread of a Unix process (a notebook's kernel) uses a timer signal, which also ends a sleep. Elsewhere (on
     Windows, in a worker thread) the work runs in a thread of its own that is interrupted between two bytecodes.

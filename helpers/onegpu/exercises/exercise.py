@@ -1,6 +1,6 @@
 """What an exercise is: a reference function, named cases, and the mistakes that people make in them.
 
-An exercise "4.2" is the second of lab 04. Its topic's module (`TOPICS`) holds a tuple `EXERCISES`.
+An exercise "4.2" is the second of lab 04. Its topic's module (``TOPICS``) holds a tuple ``EXERCISES``.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LEVELS = ("warm-up", "core", "stretch")
 
 
 class NoSuchExercise(ValueError):
-    """`check` was called with a number that no lab has. IPython shows it as one line, without a stack trace."""
+    """``check`` was called with a number that no lab has. IPython shows it as one line, without a stack trace."""
 
     def _render_traceback_(self) -> list[str]:
         return str(self).splitlines()
@@ -72,11 +72,11 @@ class Case:
         model, a data set, an iterator) must be made in a function, so that no answer can spoil it for the next one.
         Tensors that require a gradient ask for one: the learner's gradients are compared with the reference's.
     hint
-        Said when the result is wrong and no `mistakes` entry fits.
+        Said when the result is wrong and no ``mistakes`` entry fits.
     expected
         The right result; by default what the reference gives. A number that a reader can check by hand is worth more.
     raises
-        The kind of exception that is right here; `match` is a text that its message must hold.
+        The kind of exception that is right here; ``match`` is a text that its message must hold.
     mistakes
         Known wrong results with their own hints, looked at in order.
     keywords
@@ -115,13 +115,13 @@ class Exercise:
     cases
         From easy to hard; the first one that fails is shown.
     level
-        One of `LEVELS`.
+        One of ``LEVELS``.
     difficulty, importance
         1 to 5.
     minutes
         To spend at most, before one looks at the solution.
     hints
-        What `hint` says: first a nudge, then the plan in words, never the code.
+        What ``hint`` says: first a nudge, then the plan in words, never the code.
     lesson
         The heading in the topic's lesson (course/) where the idea is explained, without its # signs.
     run
@@ -164,12 +164,12 @@ class Exercise:
 
     @property
     def facts(self) -> str:
-        """One line of Markdown for the lab: level, difficulty, importance, minutes; `onegpu notebooks build` puts it in.
+        """One line of Markdown for the lab: level, difficulty, importance, minutes; ``onegpu notebooks build`` puts it in.
 
         Examples
         --------
         >>> Exercise("4.3", "blocks", abs, (), "stretch", 4, 2, 20).facts
-        '*Stretch ★* · difficulty ●●●●○ · importance ●●○○○ · at most 20 minutes · `hint("4.3")`'
+        '*Stretch ★* · difficulty ●●●●○ · importance ●●○○○ · at most 20 minutes · ``hint("4.3")``'
         """
         dots = ["●" * n + "○" * (5 - n) for n in (self.difficulty, self.importance)]
         return (

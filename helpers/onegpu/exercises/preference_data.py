@@ -59,7 +59,7 @@ def train_head(
 
 
 def strengths(votes: list[tuple[int, int]], count: int) -> list[float]:
-    """Return the rewards of `count` answers under which (winner, loser) votes are likeliest; their sum is 0."""
+    """Return the rewards of ``count`` answers under which (winner, loser) votes are likeliest; their sum is 0."""
     wins = [sum(winner == i for winner, _ in votes) for i in range(count)]
     rating = [0.0] * count
     for _ in range(2000):  # Zermelo's method: wins over expected wins, as logarithms

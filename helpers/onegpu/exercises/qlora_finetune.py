@@ -214,7 +214,7 @@ def _report_layer(function: Callable[..., Any], linear: nn.Linear, r: int, alpha
 
 
 def _added_times(factor: Callable[[float, int], float]) -> Callable[[float, int], Callable[[Any], bool]]:
-    """Makes a mistake of what was added, in a case with these alpha and r, if it is `factor` times what it should be."""
+    """Makes a mistake of what was added, in a case with these alpha and r, if it is ``factor`` times what it should be."""
 
     def of(alpha: float, r: int) -> Callable[[Any], bool]:
         right = _report_layer(lora_linear, small_layer(nn.Linear, 3, 4, torch.float32), r, alpha)["added"]

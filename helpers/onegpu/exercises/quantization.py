@@ -20,7 +20,7 @@ HEAVY = torch.where(torch.arange(64 * 128).view(64, 128) % 500 == 7, 10.0, 1.0) 
 
 
 def bits_needed(x: torch.Tensor, tolerance: float) -> int | None:
-    """The fewest bits, 2 to 16, with which absmax quantization of `x` is off by `tolerance` at most."""
+    """The fewest bits, 2 to 16, with which absmax quantization of ``x`` is off by ``tolerance`` at most."""
     absmax = float(x.abs().max())
     for bits in range(2, 17):
         if absmax / (2 ** (bits - 1) - 1) / 2 <= tolerance:
@@ -38,7 +38,7 @@ def quantize_minmax(x: torch.Tensor, blocksize: int) -> tuple[torch.Tensor, torc
 
 
 def quantize_blockwise(x: torch.Tensor, blocksize: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Int8 codes of `x`, and the absmax of each block."""
+    """Int8 codes of ``x``, and the absmax of each block."""
     q = quantization.quantize_blockwise(x, blocksize)
     return q.codes, q.scales
 
@@ -68,7 +68,7 @@ def pack(codes: torch.Tensor) -> torch.Tensor:
 
 
 def perplexity(model: Any, ids: torch.Tensor) -> float:
-    """How unsure a model is of each next token of `ids`, of shape (1, tokens)."""
+    """How unsure a model is of each next token of ``ids``, of shape (1, tokens)."""
     return quantization.perplexity(model, ids).value
 
 
@@ -81,7 +81,7 @@ def my_format(weight: torch.Tensor) -> tuple[list[torch.Tensor], torch.Tensor]:
 
 
 def split_outliers(x: torch.Tensor, threshold: float) -> tuple[list[int], torch.Tensor, torch.Tensor]:
-    """Outlier columns of `x`, int8 codes of the rest, and each row's absmax below the threshold."""
+    """Outlier columns of ``x``, int8 codes of the rest, and each row's absmax below the threshold."""
     split = quantization.split_outliers(x, threshold)
     return split.columns.tolist(), split.quantized.codes, split.quantized.scales
 

@@ -95,7 +95,7 @@ def alpaca(output: Any, instruction: Any = "Name a fruit.") -> dict[str, Any]:
 
 
 def chatml(messages: list[dict[str, str]], prompt: bool = False) -> str:
-    """Write a chat in ChatML; with `prompt`, open an answer at the end."""
+    """Write a chat in ChatML; with ``prompt``, open an answer at the end."""
     text = "".join(f"<|im_start|>{m['role']}\n{m['content']}<|im_end|>\n" for m in messages)
     return text + "<|im_start|>assistant\n" * prompt
 

@@ -5,9 +5,9 @@
 >>> book["after_step"].allocated_bytes  # what a T4 said, to the byte
 11240678912
 
-`closed_form`, `simulated` and `measured` take the same arguments (`TrainingSetup`, whose names and defaults are those of
-``onegpu.qlora_finetune.FinetuneConfig``) and return the same `MemoryBreakdown`. `fits`, `remedies`, `largest_batch` and `largest_length` hold it
-against a card, `report` is what the command line prints.
+``closed_form``, ``simulated`` and ``measured`` take the same arguments (``TrainingSetup``, whose names and defaults are those of
+``onegpu.qlora_finetune.FinetuneConfig``) and return the same ``MemoryBreakdown``. ``fits``, ``remedies``, ``largest_batch`` and ``largest_length`` hold it
+against a card, ``report`` is what the command line prints.
 """
 
 from onegpu.gpu_memory.breakdown import (

@@ -21,7 +21,7 @@ SEGMENT_ROUNDING_BYTES = 2 * MIB
 
 
 class Block:
-    """A piece of a segment, in use or free. `requested_bytes` is what was asked for, `size` what it got."""
+    """A piece of a segment, in use or free. ``requested_bytes`` is what was asked for, ``size`` what it got."""
 
     __slots__ = ("address", "after", "before", "free", "requested_bytes", "size", "small")
 

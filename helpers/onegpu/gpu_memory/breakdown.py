@@ -1,6 +1,6 @@
 """The one result type of this topic: bytes by category at named moments of a training step, and the peak.
 
-Three ways lead to it (`closed_form`, `simulated`, `measured`), so that any two can be laid side by side.
+Three ways lead to it (``closed_form``, ``simulated``, ``measured``), so that any two can be laid side by side.
 """
 
 from __future__ import annotations
@@ -80,13 +80,13 @@ class Moment:
     Attributes
     ----------
     name
-        A key of `MOMENTS`.
+        A key of ``MOMENTS``.
     allocated_bytes
         What ``torch.cuda.memory_allocated()`` says then.
     peak_bytes
         What ``torch.cuda.max_memory_allocated()`` says then: the highest since the model began to load.
     by_category
-        Bytes by key of `CATEGORIES`; adds up to `allocated_bytes`.
+        Bytes by key of ``CATEGORIES``; adds up to ``allocated_bytes``.
     reserved_bytes
         What ``torch.cuda.memory_reserved()`` says; None where it isn't known.
     requested_bytes
@@ -176,9 +176,9 @@ class MemoryBreakdown:
     way
         "closed form", "simulated" or "measured".
     setup
-        What was asked (`TrainingSetup`).
+        What was asked (``TrainingSetup``).
     moments
-        In order; the last has the highest `peak_bytes`.
+        In order; the last has the highest ``peak_bytes``.
     peak
         The highest point.
     timeline
@@ -192,7 +192,7 @@ class MemoryBreakdown:
     reserved_bytes
         Taken from the card in the end; None where it isn't known.
     work
-        The operations of an optimizer step and the bytes they move (`tracking.Work`), of a simulation.
+        The operations of an optimizer step and the bytes they move (``tracking.Work``), of a simulation.
     """
 
     way: str

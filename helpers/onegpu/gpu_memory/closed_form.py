@@ -1,14 +1,14 @@
 """Memory of a training step from the architecture's numbers alone: every term with its formula and its reason.
 
 The terms are put down in the order of a training step, layer by layer, and the allocator's rounding is replayed on
-them. What a term is rests on two things that formulas elsewhere leave out: what transformers keeps alive (`Keeps`; it
+them. What a term is rests on two things that formulas elsewhere leave out: what transformers keeps alive (``Keeps``; it
 changed twice between 4.40 and 5), and what the loss makes of the logits.
 
 Letters: T tokens of a micro-batch, S of a row, L layers, h hidden, f MLP, a heads, g key heads, d of a head, V
 vocabulary, P parameters, r rank, s bytes of a number in the residual stream, c in a layer's products.
 
 Sources: activation counting after Korthikanti et al. (arXiv 2205.05198), which assumes fused kernels, a dropout and no
-LoRA; QLoRA's constants from arXiv 2305.14314; the rest counted with `simulated` and tested against it.
+LoRA; QLoRA's constants from arXiv 2305.14314; the rest counted with ``simulated`` and tested against it.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ def closed_form(
     Parameters
     ----------
     model, settings
-        As `TrainingSetup`; or a setup.
+        As ``TrainingSetup``; or a setup.
     keeps
         Which transformers: "installed" (5, and 4.56 the same), "4.46" (4.45 to 4.48) or "4.40" (to 4.44), the older
-        ones for GPT-NeoX in a plain loop. Or a `Keeps` of your own.
+        ones for GPT-NeoX in a plain loop. Or a ``Keeps`` of your own.
 
     Returns
     -------
     MemoryBreakdown
-        With `terms`: each with its formula, the numbers put in, and the reason.
+        With ``terms``: each with its formula, the numbers put in, and the reason.
 
     Raises
     ------

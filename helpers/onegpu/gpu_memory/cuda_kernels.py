@@ -1,8 +1,8 @@
 """What a CUDA device does differently from a meta tensor, operation by operation.
 
 A meta tensor has a shape and a dtype and runs every operation without data, but takes the generic path where CUDA has
-kernels of its own. `CudaChoices` stands at the Python functions and takes CUDA's path: which attention kernel, dropout
-with a one-byte mask, softmax straight from fp16 to fp32, autocast. `RULES` and `SCRATCH` stand below autograd: a
+kernels of its own. ``CudaChoices`` stands at the Python functions and takes CUDA's path: which attention kernel, dropout
+with a one-byte mask, softmax straight from fp16 to fp32, autocast. ``RULES`` and ``SCRATCH`` stand below autograd: a
 4-bit product dequantizes its weight first, attention's backward needs accumulators.
 
 Kernels of a training step that allocate inside, from PyTorch's sources (``aten/src/ATen/native``), with what they take:

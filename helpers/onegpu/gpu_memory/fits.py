@@ -95,7 +95,7 @@ def fits(model: Any, gpu: str | Gpu = "T4", **settings: Any) -> Fit:
     Parameters
     ----------
     model, settings
-        As `TrainingSetup`; the model may be a setup.
+        As ``TrainingSetup``; the model may be a setup.
     gpu
         The card.
 
@@ -139,7 +139,7 @@ def remedies(
     Parameters
     ----------
     model, settings
-        As `TrainingSetup`, or a setup.
+        As ``TrainingSetup``, or a setup.
     count
         How many to find; fewer are returned if there aren't so many.
     budget_bytes
@@ -309,7 +309,7 @@ class Largest:
 
     @property
     def batch_size(self) -> int:
-        """`value`, where a batch was asked for."""
+        """``value``, where a batch was asked for."""
         return self.value
 
     def __str__(self) -> str:
@@ -346,7 +346,7 @@ def largest_batch(model: Any, gpu: str | Gpu = "T4", *, limit: int = 4096, **set
     Parameters
     ----------
     model, settings
-        As `TrainingSetup`, without `per_device_train_batch_size`.
+        As ``TrainingSetup``, without ``per_device_train_batch_size``.
     limit
         The largest batch to try.
     """
@@ -359,7 +359,7 @@ def largest_length(model: Any, gpu: str | Gpu = "T4", *, limit: int = 2**17, **s
     Parameters
     ----------
     model, settings
-        As `TrainingSetup`, without `max_length`.
+        As ``TrainingSetup``, without ``max_length``.
     limit
         The longest rows to try.
     """
@@ -416,7 +416,7 @@ def _card(gpu: str | Gpu) -> Gpu:
 
 @dataclass(frozen=True)
 class MemoryReport:
-    """All that ``onegpu memory`` says: both predictions and the verdict. Prints as text; `to_json` has whole bytes."""
+    """All that ``onegpu memory`` says: both predictions and the verdict. Prints as text; ``to_json`` has whole bytes."""
 
     simulated: MemoryBreakdown
     closed_form: MemoryBreakdown | None
@@ -503,7 +503,7 @@ def report(
     Parameters
     ----------
     model, settings
-        As `TrainingSetup`, or a setup.
+        As ``TrainingSetup``, or a setup.
     gpu
         The card; the setup's if not given.
     run

@@ -184,4 +184,4 @@ KEEPS = {
         families=("gpt_neox",),
     ),
 }
-"""By the name that `closed_form(keeps=...)` takes."""
+"""By the name that ``closed_form(keeps=...)`` takes."""

@@ -45,7 +45,7 @@ def measured(
     Parameters
     ----------
     model, settings
-        As `TrainingSetup`, or a setup; `gpu` is this machine's whatever was given. A transformers configuration is built with
+        As ``TrainingSetup``, or a setup; ``gpu`` is this machine's whatever was given. A transformers configuration is built with
         random weights, a name is loaded.
     setup
         A setup, in place of a model.
@@ -55,7 +55,7 @@ def measured(
     Returns
     -------
     MemoryBreakdown
-        The same moments as `simulated`, without the second step. On the CPU it has categories and a timeline; on a
+        The same moments as ``simulated``, without the second step. On the CPU it has categories and a timeline; on a
         card totals are the counters', and what is no weight, gradient or optimizer state counts as activations.
 
     Raises

@@ -1,7 +1,7 @@
 """Which rows a loop puts together, how they lie, and which steps of a run over rows of many lengths are simulated.
 
 A step on rows of one length says little about a run on real data: a batch is as wide as its longest row, and each new
-shape may need memory that blocks of other shapes, given back, don't fit. So with the examples' `lengths` a run of several
+shape may need memory that blocks of other shapes, given back, don't fit. So with the examples' ``lengths`` a run of several
 steps is simulated, one after the other on the same allocator.
 
 Sources: ``collate_rows`` and ``pack_lengths`` of ``onegpu.packed_training``; ``DataCollatorForLanguageModeling`` and
@@ -72,7 +72,7 @@ class Run:
     all_steps
         How many an epoch has.
     dropped, truncated
-        Examples longer than `max_length`: left out, or cut.
+        Examples longer than ``max_length``: left out, or cut.
     """
 
     steps: tuple[tuple[MicroBatch, ...], ...]
@@ -82,7 +82,7 @@ class Run:
 
 
 def full_micro_batch(setup: ResolvedSetup) -> MicroBatch:
-    """Rows of `max_length` tokens. Packed by TRL they hold two examples each; one of our DPO is a chosen and a rejected side."""
+    """Rows of ``max_length`` tokens. Packed by TRL they hold two examples each; one of our DPO is a chosen and a rejected side."""
     ours, trl = (
         setup.loop == "onegpu" and setup.trains,
         setup.loop == "trl" and setup.packing and setup.task == "sft",
@@ -96,14 +96,14 @@ def full_micro_batch(setup: ResolvedSetup) -> MicroBatch:
 def run_of(setup: ResolvedSetup) -> Run:
     """Return the steps of a setup that are to be simulated.
 
-    Without `lengths` one step of full rows. With them the run's own, in a random order (seed 0), each shape once; where
-    there are more than `MOST_STEPS` the largest and others evenly spread over the rest, and the largest comes after
+    Without ``lengths`` one step of full rows. With them the run's own, in a random order (seed 0), each shape once; where
+    there are more than ``MOST_STEPS`` the largest and others evenly spread over the rest, and the largest comes after
     another, when the optimizer has its state.
 
     Raises
     ------
     ValueError
-        If no example fits into `max_length`.
+        If no example fits into ``max_length``.
     """
     times = min(setup.gradient_accumulation_steps, MOST_MICRO_BATCHES) if setup.trains else 1
     if setup.lengths is None:
@@ -152,7 +152,7 @@ def _steps(setup: ResolvedSetup, lengths: Sequence[int]) -> list[tuple[MicroBatc
 
 
 def _spread(steps: list[tuple[MicroBatch, ...]]) -> list[tuple[MicroBatch, ...]]:
-    """Each shape once, at most `MOST_STEPS` of them, and at least two steps, of which the largest isn't the first alone."""
+    """Each shape once, at most ``MOST_STEPS`` of them, and at least two steps, of which the largest isn't the first alone."""
 
     def shape(step: tuple[MicroBatch, ...]) -> tuple:
         return tuple(m.shape if m.padded else m.lengths for m in step)

@@ -13,7 +13,7 @@ PAGED_FROM = 100_000  # bitsandbytes pages states of at least so many numbers; s
 
 
 def make(name: str, parameters: list[torch.nn.Parameter], *, in_fp32: Iterable[torch.Tensor] = ()) -> Any:
-    """Return the optimizer `name` (one of `training_setup.OPTIMIZERS`) over the parameters.
+    """Return the optimizer ``name`` (one of ``training_setup.OPTIMIZERS``) over the parameters.
 
     Parameters
     ----------

@@ -31,7 +31,7 @@ def other_estimates(model: Any = None, /, **settings: Any) -> list[OtherEstimate
     Parameters
     ----------
     model, settings
-        As `TrainingSetup`, or a setup.
+        As ``TrainingSetup``, or a setup.
 
     Returns
     -------

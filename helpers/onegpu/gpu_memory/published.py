@@ -6,7 +6,7 @@ Nothing here is fitted: the figures are only compared with. Sources:
 
 - fitcheck-llm 0.3.1 on PyPI, ``data/measurements``: 59 different runs on a Tesla T4 by its author (torch 2.10 and 2.14,
   transformers 5.0 and 5.17, peft 0.19 and 0.20, bitsandbytes 0.50), peak over two steps, with its own prediction of each.
-- polyglot-ko-1.3b on a T4, allocated after the first step with `outputs` alive: the book *LLM을 활용한 실전 AI 애플리케이션
+- polyglot-ko-1.3b on a T4, allocated after the first step with ``outputs`` alive: the book *LLM을 활용한 실전 AI 애플리케이션
   개발* (chapter 5, transformers 4.40), a public script (4.46, printed to the byte) and a blog post (4.56).
 """
 
@@ -32,7 +32,7 @@ class PublishedRun:
     Attributes
     ----------
     model, settings
-        As `TrainingSetup`.
+        As ``TrainingSetup``.
     measured_bytes
         What torch said.
     moment
@@ -42,7 +42,7 @@ class PublishedRun:
     fitcheck_bytes
         What fitcheck-llm predicts for its tensors, from the same archive.
     keeps
-        Of an older transformers: which formulas know what it keeps (`closed_form`); None: simulated.
+        Of an older transformers: which formulas know what it keeps (``closed_form``); None: simulated.
     """
 
     model: str

@@ -1,7 +1,7 @@
 """From a trace to a breakdown: decide what each storage was for, and let an allocator replay the trace.
 
 A first step and a second one are replayed. The second differs: the optimizer's state is there from its beginning, and
-what the first left behind (the plain loop's `outputs`) lives until it is replaced.
+what the first left behind (the plain loop's ``outputs``) lives until it is replaced.
 """
 
 from __future__ import annotations

@@ -52,14 +52,14 @@ def simulated(
     Parameters
     ----------
     model, settings
-        As `TrainingSetup`; or a setup.
+        As ``TrainingSetup``; or a setup.
     build
         Makes the model in place of the causal language model that belongs to the configuration, from (setup, config):
-        a model with a `loss` in its output, on the meta device. For models that aren't language models.
+        a model with a ``loss`` in its output, on the meta device. For models that aren't language models.
     batch_of
         Makes that model's inputs, from (setup, config, device).
     as_in_2022
-        For figures from the days of torch 1: `zero_grad` keeps the gradients' memory, dropout keeps its noise in the
+        For figures from the days of torch 1: ``zero_grad`` keeps the gradients' memory, dropout keeps its noise in the
         input's dtype, and three steps are run.
 
     Returns
@@ -229,7 +229,7 @@ class _Simulation:
 
     @contextmanager
     def autocast(self):
-        """Let torch say that CUDA autocast is on, and `CudaChoices` do what it does; as it was before, afterwards."""
+        """Let torch say that CUDA autocast is on, and ``CudaChoices`` do what it does; as it was before, afterwards."""
         name = self.setup.mixed_precision
         if name is None:
             yield

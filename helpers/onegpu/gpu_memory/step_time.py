@@ -1,8 +1,8 @@
 """How long a training step takes: its operations and the bytes it moves, over what the card is published to do.
 
 A card reaches neither rate. The time that a step would take if it did, products and moved bytes one after the other, is
-a share of the time that it takes, its utilisation; a run's own says it best (`run_utilisation`). Otherwise a step is
-given a range, from the utilisations of published runs (`UTILISATION`).
+a share of the time that it takes, its utilisation; a run's own says it best (``run_utilisation``). Otherwise a step is
+given a range, from the utilisations of published runs (``UTILISATION``).
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def step_time(breakdown: MemoryBreakdown, run: Mapping[str, Any] | None = None) 
     Parameters
     ----------
     breakdown
-        By `simulated`.
+        By ``simulated``.
     run
         The ``report.json`` of a finished run on such a card, which corrects the answer by its own speed.
 

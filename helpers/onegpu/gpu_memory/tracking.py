@@ -94,7 +94,7 @@ class Trace:
     sizes, categories, operations : list
         Of each storage: bytes, category (None: decided by how long it lived), and the operation that made it.
     marks : list of (int, str)
-        Where phases begin: index into `events` and name, such as "forward" or "step".
+        Where phases begin: index into ``events`` and name, such as "forward" or "step".
     work : dict of str to Work
         What the operations of each phase come to, all its repetitions together.
     """

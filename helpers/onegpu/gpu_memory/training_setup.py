@@ -1,4 +1,4 @@
-"""What is to be trained, and how: what is asked (`TrainingSetup`), and what it comes to (`ResolvedSetup`).
+"""What is to be trained, and how: what is asked (``TrainingSetup``), and what it comes to (``ResolvedSetup``).
 
 The names are those of ``onegpu.qlora_finetune.FinetuneConfig`` (and so transformers', peft's and TRL's), and so are the
 defaults: a setup of a model's name alone is the run that ``onegpu finetune --model NAME`` starts.
@@ -71,16 +71,16 @@ class TrainingSetup:
     loop : {"onegpu", "trl", "trainer", "plain"}
         Who runs the step. "onegpu": our own trainer. "trl": TRL's SFTTrainer as of 1.16 (loads a model given by name in
         fp32, 16-bit autocast, checkpointing, bf16 adapters on a quantized base, no full logits). "trainer":
-        transformers' Trainer. "plain": the textbook loop, in which the variable `outputs` keeps logits and KV cache
+        transformers' Trainer. "plain": the textbook loop, in which the variable ``outputs`` keeps logits and KV cache
         alive through the step.
     task : {"sft", "dpo", "evaluate", "generate"}
         A step of supervised fine-tuning; of DPO (a chosen and a rejected row for each pair, in our own trainer both in
         one row; the reference is the model with its adapters off); a forward pass of an evaluation, without gradients; generating with a KV cache up to
-        `max_length` tokens.
+        ``max_length`` tokens.
     max_length : int
         Tokens of a row.
     lengths : tuple of int or None
-        Tokens of the data set's examples: a run of steps on them is simulated (`micro_batches`), with the batches that
+        Tokens of the data set's examples: a run of steps on them is simulated (``micro_batches``), with the batches that
         the loop would make. None: all rows are full.
     packing : bool or None
         Whether rows are filled with examples. None: as the loop does (ours packs, TRL pads).
@@ -90,23 +90,23 @@ class TrainingSetup:
     per_device_train_batch_size, gradient_accumulation_steps : int
         Rows of a micro-batch (ours lie end to end in one), and micro-batches of an optimizer step.
     precision : {None, "fp32", "fp16", "bf16"}
-        Of matrix products: what the card does in hardware if not given. `dtype` and `mixed_precision` follow it.
+        Of matrix products: what the card does in hardware if not given. ``dtype`` and ``mixed_precision`` follow it.
     dtype : {None, "fp32", "fp16", "bf16"}
         Of the weights; of a quantized model of those that aren't quantized.
     mixed_precision : {None, "no", "fp16", "bf16"}
-        Autocast, as `TrainingArguments(bf16=True)`. None: as the loop does (ours and TRL yes, the others no).
+        Autocast, as ``TrainingArguments(bf16=True)``. None: as the loop does (ours and TRL yes, the others no).
     quantization : {None, "nf4", "int8"}
         Of the frozen base with QLoRA. None is NF4.
     double_quantization : bool
         Quantize NF4's scales too.
     optim : str or None
-        One of `OPTIMIZERS`. None: as the loop does.
+        One of ``OPTIMIZERS``. None: as the loop does.
     gradient_checkpointing : bool or None
         None: as the loop does (ours on a card, TRL always).
     lora_r, lora_alpha, lora_dropout, target_modules, use_dora, modules_to_save
         As in ``peft.LoraConfig``; ``target_modules=None`` takes peft's for the architecture.
     lora_dtype : {None, "fp32", "fp16", "bf16"}
-        Of the adapters. None: fp32, as peft makes them (`autocast_adapter_dtype`); bf16 where TRL turns them.
+        Of the adapters. None: fp32, as peft makes them (``autocast_adapter_dtype``); bf16 where TRL turns them.
     prepare_kbit : bool or None
         Whether ``peft.prepare_model_for_kbit_training`` makes all that isn't quantized fp32. None: in a plain loop and
         in the Trainer, as peft's documentation has it; ours and TRL don't.
@@ -282,7 +282,7 @@ class TrainingSetup:
 class ResolvedSetup(TrainingSetup):
     """A training step with every setting decided: the same names, and none of them None but for what isn't used.
 
-    `gpu` is a `Gpu`; `mixed_precision` is None without autocast; `asked` is what was asked.
+    ``gpu`` is a ``Gpu``; ``mixed_precision`` is None without autocast; ``asked`` is what was asked.
     """
 
     asked: TrainingSetup | None = field(default=None, repr=False, compare=False)
@@ -389,7 +389,7 @@ class ResolvedSetup(TrainingSetup):
 
     @property
     def torch_dtype(self) -> torch.dtype:
-        """`dtype` as torch's."""
+        """``dtype`` as torch's."""
         import torch
 
         return getattr(torch, DTYPES[self.dtype])

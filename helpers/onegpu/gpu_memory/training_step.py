@@ -1,8 +1,8 @@
 """The training step itself, as it is written in a plain loop, in transformers' Trainer and in our own trainer.
 
 The same code runs over meta tensors (simulated) and over real ones (measured). What a variable still refers to is what
-stays in memory, so the loops are real ones: in the plain loop `outputs` lives on, in the Trainer it is gone when
-`compute_loss` returns.
+stays in memory, so the loops are real ones: in the plain loop ``outputs`` lives on, in the Trainer it is gone when
+``compute_loss`` returns.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def run_step(
     phase
         Called with "forward", "backward", "after_backward", "step", "after_step"; micro-batches repeat the first two.
     batches
-        Make the micro-batches from (setup, config, device); `make_batch` each of an accumulated step's if not given.
+        Make the micro-batches from (setup, config, device); ``make_batch`` each of an accumulated step's if not given.
     """
     outputs = loss = batch = None
     if not setup.trains:

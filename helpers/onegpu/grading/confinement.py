@@ -8,7 +8,7 @@ Everything is asked of the system without privileges and stays in force until th
   rule for TCP (Linux 6.7);
 * memory, file size, processor time: rlimits.
 
-Where the system lacks one of them, hooks in Python do the same for Python code, and for nothing else: `confine` says what
+Where the system lacks one of them, hooks in Python do the same for Python code, and for nothing else: ``confine`` says what
 holds, and the report of a class repeats it.
 
 Sources: the kernel's Documentation/userspace-api/landlock.rst; user_namespaces(7); netdevice(7).

@@ -1,6 +1,6 @@
 """Examine one notebook from outside: start the student's process, send it inputs, judge what comes back.
 
-Every `check` that the notebook reaches is examined at once, with the notebook as it is at that moment; after the last
+Every ``check`` that the notebook reaches is examined at once, with the notebook as it is at that moment; after the last
 cell, what isn't right yet is looked for by name. The first right answer counts: a name that is used again later, a check
 cell that is gone, or a process that dies costs nothing that was right.
 """
@@ -68,7 +68,7 @@ class Examined:
     Attributes
     ----------
     outcomes
-        For each exercise that has a function, what `examine` found; the status may also be "borrowed" or "failed".
+        For each exercise that has a function, what ``examine`` found; the status may also be "borrowed" or "failed".
     failed
         For each cell that raised, the error.
     notes
@@ -99,7 +99,7 @@ def examine_lab(lab: Lab, topic: int, limits: Limits = Limits()) -> Examined:
 
 
 class _Died(BaseException):
-    """The student's process ended, or had to be ended; says why. No Exception: it must get through `examine`."""
+    """The student's process ended, or had to be ended; says why. No Exception: it must get through ``examine``."""
 
 
 class _Examination:
@@ -330,7 +330,7 @@ class _Examination:
                 self._answer_reference(process, message)
 
     def _answer_reference(self, process: _Process, message: dict[str, Any]) -> None:
-        """Call the reference for a notebook that goes on with what `check` handed out."""
+        """Call the reference for a notebook that goes on with what ``check`` handed out."""
         answer: dict[str, Any] = {"do": "value", "value": None, "error": None}
         exercise = self._exercises.get(str(message["reference"]))
         try:
@@ -383,7 +383,7 @@ def _known(topic: int) -> set[str]:
 
 
 def _local(described: dict[str, Any]) -> Any:
-    """Something that looks like the student's function to `examine`, which never calls it."""
+    """Something that looks like the student's function to ``examine``, which never calls it."""
     if described.get("value") is not None:
         try:
             return read_value(described["value"])
@@ -440,7 +440,7 @@ class _Process:
             raise _Died(self._how()) from None
 
     def receive(self, timeout_s: float) -> dict[str, Any]:
-        """Wait for a message; `TimeoutError` if none comes, `_Died` if none will, or if it is none."""
+        """Wait for a message; ``TimeoutError`` if none comes, ``_Died`` if none will, or if it is none."""
         stop_at = time.monotonic() + timeout_s
         size = struct.unpack(">Q", self._exactly(8, stop_at))[0]
         if size > MOST_BYTES:

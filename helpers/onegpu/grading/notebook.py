@@ -92,7 +92,7 @@ def parse(source: str) -> ast.Module | None:
 
 
 def _checks(tree: ast.AST) -> list[tuple[str, str]]:
-    """(exercise, name of the function or "") of each call of `check` in a tree."""
+    """(exercise, name of the function or "") of each call of ``check`` in a tree."""
     found = []
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call):

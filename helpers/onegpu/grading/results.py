@@ -1,4 +1,4 @@
-"""What a class has right: `Grade` for one exercise of one student, `Grades` for all, as table and CSV."""
+"""What a class has right: ``Grade`` for one exercise of one student, ``Grades`` for all, as table and CSV."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Grade:
 
 @dataclass(frozen=True)
 class Grades:
-    """All grades of a class; prints as a table, `write_csv` writes one row for each student and exercise.
+    """All grades of a class; prints as a table, ``write_csv`` writes one row for each student and exercise.
 
     Attributes
     ----------

@@ -59,7 +59,7 @@ def grade(
     Parameters
     ----------
     source
-        A folder, a zip or a notebook; `collecting` says which layouts are known.
+        A folder, a zip or a notebook; ``collecting`` says which layouts are known.
     lab
         The lab's number. By default each notebook's own, and for a file that can't be read the one that most of the
         class's notebooks are of.

@@ -1,6 +1,6 @@
 """The process that runs a student's notebook: ``python -m onegpu.grading.student``, started by the examiner.
 
-It runs the cells in order, in an IPython shell of its own. `check` doesn't judge here: it offers the function to the
+It runs the cells in order, in an IPython shell of its own. ``check`` doesn't judge here: it offers the function to the
 examiner, which sends each case's inputs and gets back what the function made of them. Nothing that a notebook patches,
 prints or displays takes part in a mark, and no reference is within reach.
 """
@@ -81,7 +81,7 @@ class Session:
                 continue
 
     def check(self, number: Any, function: Any) -> Any:
-        """Offer a function to the examiner, and do what the lab's `check` does with the verdict."""
+        """Offer a function to the examiner, and do what the lab's ``check`` does with the verdict."""
         if not isinstance(number, str) or number not in self._numbers:
             raise NoSuchExercise(f"There is no exercise {number!r} in this lab.")
         if self._calling:
@@ -144,7 +144,7 @@ class Session:
         }
 
     def _stand_in(self, number: str, name: str) -> Callable[..., Any]:
-        """Return what `check` hands out for an exercise that isn't attempted: the reference, which stays outside."""
+        """Return what ``check`` hands out for an exercise that isn't attempted: the reference, which stays outside."""
 
         def reference(*arguments: Any, **keywords: Any) -> Any:
             self._channel.send(

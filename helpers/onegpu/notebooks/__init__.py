@@ -1,11 +1,11 @@
 """The notebook system: labs made from solutions, stored outputs made stable, and a check of what is out of step.
 
-solutions/ and course/ are what an author writes; everything else is generated. `build` makes the badges, the setup
-cells and labs/; `run` executes course/ and solutions/ and stores their outputs; `check` says what is out of step and
+solutions/ and course/ are what an author writes; everything else is generated. ``build`` makes the badges, the setup
+cells and labs/; ``run`` executes course/ and solutions/ and stores their outputs; ``check`` says what is out of step and
 which command mends it. On the command line: ``onegpu notebooks build|run|check``.
 
-Read it in this order: `files` (where notebooks are), `parts` (badge, setup cell, metadata), `labs` (a lab from a
-solution), `execution`, `rules` and `prose` (what `check` looks for), `text` (notebooks as Markdown text), `setup` (what the setup
+Read it in this order: ``files`` (where notebooks are), ``parts`` (badge, setup cell, metadata), ``labs`` (a lab from a
+solution), ``execution``, ``rules`` and ``prose`` (what ``check`` looks for), ``text`` (notebooks as Markdown text), ``setup`` (what the setup
 cell does on Colab).
 """
 

@@ -1,4 +1,4 @@
-"""`build`: badges, setup cells and cell ids in course/ and solutions/, labs/ from solutions/, the README's table."""
+"""``build``: badges, setup cells and cell ids in course/ and solutions/, labs/ from solutions/, the README's table."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ README_END = "<!-- end of topics -->"
 def build(folder: Path | None = None) -> Report:
     """Make what is generated: badges and setup cells everywhere, labs/ from solutions/; format the code with ruff.
 
-    Stored outputs stay; `run` makes those.
+    Stored outputs stay; ``run`` makes those.
 
     Parameters
     ----------
@@ -102,5 +102,5 @@ def lab_of(solution: Any, name: str, address: str) -> Any:
 
 
 def lab_text(solution: Any, name: str, address: str) -> str:
-    """Return the text that labs/`name` must have."""
+    """Return the text that labs/``name`` must have."""
     return written(lab_of(solution, name, address))

@@ -1,6 +1,6 @@
-"""`run`: execute notebooks so that doing it twice stores the same bytes.
+"""``run``: execute notebooks so that doing it twice stores the same bytes.
 
-The kernel gets `ENVIRONMENT`, which the root conftest sets for nbval's kernels too. What can't be the same twice is
+The kernel gets ``ENVIRONMENT``, which the root conftest sets for nbval's kernels too. What can't be the same twice is
 taken out of the stored outputs: timings, widget ids, progress bars, addresses, paths of this machine.
 """
 
@@ -93,8 +93,8 @@ def execute(
 ) -> str:
     """Execute a notebook in place in a fresh kernel; return what failed, or "".
 
-    Cells tagged `raises-exception` may raise. With `allow_errors` all may, and a cell that runs too long is interrupted
-    and the next one run. `environment` is added to the kernel's.
+    Cells tagged ``raises-exception`` may raise. With ``allow_errors`` all may, and a cell that runs too long is interrupted
+    and the next one run. ``environment`` is added to the kernel's.
     """
     from nbclient import NotebookClient
     from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
@@ -150,7 +150,7 @@ def stabilise(notebook: Any, folder: Path) -> None:
 
 
 def digest(notebook: Any) -> str:
-    """Return the digest of all code and its stored outputs; `run` stamps it, `check` compares it.
+    """Return the digest of all code and its stored outputs; ``run`` stamps it, ``check`` compares it.
 
     The setup cell is left out: a new address or version changes it, and nothing else.
     """

@@ -26,7 +26,7 @@ SOLUTION_ONLY, LAB_ONLY = "solution-only", "lab-only"
 def stubbed(source: str, where: str = "cell") -> str:
     """Return a cell's source with each solution replaced by a stub.
 
-    Inside a function the stub is `return ...  # your code here`, outside `...  # your code here`.
+    Inside a function the stub is ``return ...  # your code here``, outside ``...  # your code here``.
 
     Raises
     ------
@@ -80,7 +80,7 @@ def _in_function(before: list[str], indent: str) -> bool:
 
 
 def solution_lines(source: str) -> list[str]:
-    """Return the lines inside the markers that would give a solution away (no bare `return x`, no brackets alone)."""
+    """Return the lines inside the markers that would give a solution away (no bare ``return x``, no brackets alone)."""
     found, inside = [], False
     for line in source.splitlines():
         text = line.strip()
@@ -92,7 +92,7 @@ def solution_lines(source: str) -> list[str]:
 
 
 def lab_from(solution: Any, where: str = "solution") -> Any:
-    """Return the lab of a solution notebook: stubs, no outputs, cells tagged `solution-only` left out."""
+    """Return the lab of a solution notebook: stubs, no outputs, cells tagged ``solution-only`` left out."""
     lab = copy.deepcopy(solution)
     lab.cells = [cell for cell in lab.cells if SOLUTION_ONLY not in cell.metadata.get("tags", [])]
     lab.metadata.pop("onegpu", None)

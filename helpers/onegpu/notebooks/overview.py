@@ -80,9 +80,9 @@ def readme_table(address: str, ref: str) -> str:
     Parameters
     ----------
     address
-        The repository's (`files.repository`).
+        The repository's (``files.repository``).
     ref
-        The tag that the badges name (`parts.ref`).
+        The tag that the badges name (``parts.ref``).
     """
     base = (
         f"https://colab.research.google.com/github/{address.removeprefix('https://github.com/')}/blob/{ref}"

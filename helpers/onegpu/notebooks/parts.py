@@ -1,7 +1,7 @@
 """The generated parts of a notebook: Colab badge, setup cell, last cell with links, metadata, cell ids.
 
 They are made from the repository's address and the package's version, so that a fork or a school's copy needs one
-change in pyproject.toml and one `onegpu notebooks build`.
+change in pyproject.toml and one ``onegpu notebooks build``.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def badge(place: str, address: str) -> str:
     place
         Path from the repository's root, such as "labs/04_quantization.ipynb".
     address
-        The repository's (`files.repository`).
+        The repository's (``files.repository``).
 
     Examples
     --------
@@ -102,7 +102,7 @@ def footer_source(place: str, address: str) -> str:
     place
         Path from the repository's root, such as "labs/04_quantization.ipynb".
     address
-        The repository's (`files.repository`).
+        The repository's (``files.repository``).
     """
     folder, _, file = place.partition("/")
     number = int(file[:2]) if file[:2].isdigit() else -1
@@ -138,7 +138,7 @@ def with_badge(source: str, place: str, address: str) -> str:
 def with_facts(source: str) -> str:
     """Return a Markdown cell with the facts of an exercise under its heading ("## 4.3 ..."): level, minutes, hint.
 
-    They stand in one place, the exercise's own module (`onegpu.exercises.Exercise.facts`).
+    They stand in one place, the exercise's own module (``onegpu.exercises.Exercise.facts``).
     """
     from onegpu.exercises import NoSuchExercise, find
 

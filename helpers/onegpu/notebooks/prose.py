@@ -1,6 +1,6 @@
-"""Rules of `check` on what a reader reads: captions, results, widths, links, terms.
+"""Rules of ``check`` on what a reader reads: captions, results, widths, links, terms.
 
-A typed number in a caption stays when the data change; `True` tells a reader less than the number behind it; a term
+A typed number in a caption stays when the data change; ``True`` tells a reader less than the number behind it; a term
 that isn't explained where it first stands loses them.
 """
 

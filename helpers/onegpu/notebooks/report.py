@@ -1,4 +1,4 @@
-"""What `build`, `run` and `check` say."""
+"""What ``build``, ``run`` and ``check`` say."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""`check`: what is out of step in the notebooks, one sentence each, with what to do.
+"""``check``: what is out of step in the notebooks, one sentence each, with what to do.
 
-Each rule is a function of one notebook that yields problems; `check` adds what needs several files.
+Each rule is a function of one notebook that yields problems; ``check`` adds what needs several files.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ def _bare_images(html: str) -> Iterator[str]:
 
 
 def _cells(notebook: Any) -> Iterator[str]:
-    """Length, syntax, a trailing `;`, ignored outputs."""
+    """Length, syntax, a trailing ``;``, ignored outputs."""
     ignored = []
     for number, cell in enumerate(notebook.cells):
         if cell.cell_type != "code":

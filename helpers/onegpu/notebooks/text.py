@@ -1,6 +1,6 @@
 """Notebooks as Markdown text, for writing them in an editor and reading their differences.
 
-Text is Markdown cells, a fence that begins with exactly ```` ```python ```` is a code cell, and a line `+++` divides
+Text is Markdown cells, a fence that begins with exactly ```` ```python ```` is a code cell, and a line ``+++`` divides
 two Markdown cells. Tags follow the word python:
 
     # NF4 by hand
@@ -12,7 +12,7 @@ two Markdown cells. Tags follow the word python:
     ```
 
 Code that is only shown goes into a ```` ```py ```` or ```` ```text ```` fence. Badge and setup cell are left out:
-`build` puts them in.
+``build`` puts them in.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def from_text(text: str) -> Any:
 
 
 def to_text(notebook: Any) -> str:
-    """Return a notebook as Markdown text, without badge, setup cell and outputs; `from_text` reads it back."""
+    """Return a notebook as Markdown text, without badge, setup cell and outputs; ``from_text`` reads it back."""
     parts: list[str] = []
     previous = ""
     for cell in notebook.cells:

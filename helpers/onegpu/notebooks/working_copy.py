@@ -1,7 +1,7 @@
-"""A learner's own copy of course/ and labs/, which `onegpu lab` opens.
+"""A learner's own copy of course/ and labs/, which ``onegpu lab`` opens.
 
 Learners write into notebooks, and notebooks of a repository are tracked files: work done in them stands in the way of
-the next `git pull`, and a wheel has no folder to work in. So the shipped notebooks are copied once. A later version
+the next ``git pull``, and a wheel has no folder to work in. So the shipped notebooks are copied once. A later version
 brings what is new without touching what the learner changed.
 """
 
@@ -22,7 +22,7 @@ MANIFEST = ".onegpu-course.json"
 
 @dataclass(frozen=True)
 class Copied:
-    """What `copy_course` did: places of files that are new, brought up to date, or kept as the learner changed them.
+    """What ``copy_course`` did: places of files that are new, brought up to date, or kept as the learner changed them.
 
     Attributes
     ----------
@@ -75,7 +75,7 @@ def copy_course(folder: Path, source: Path | None = None) -> Copied:
     folder
         Made if it isn't there.
     source
-        Where the shipped files are; by default `shipped()`.
+        Where the shipped files are; by default ``shipped()``.
 
     Raises
     ------

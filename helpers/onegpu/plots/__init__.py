@@ -3,7 +3,7 @@
     from onegpu import plots
     plots.show(plots.quantization.error_by_block(...))
 
-A figure that says itself what is to be seen has a caption (`captioned`), computed from what is drawn.
+A figure that says itself what is to be seen has a caption (``captioned``), computed from what is drawn.
 A topic's module is imported when it is first named.
 """
 

@@ -1,4 +1,4 @@
-"""The style that every figure shares, and `show`, which gives a figure its alt text and a visible caption.
+"""The style that every figure shares, and ``show``, which gives a figure its alt text and a visible caption.
 
 Colours are told apart by lightness too, so they survive grey printing and colour blindness; lines differ in dash and
 marker as well, bars in hatching.
@@ -90,7 +90,7 @@ def figure(
     size
         Inches.
     subplots
-        Further arguments of `Figure.subplots`, such as sharey=True.
+        Further arguments of ``Figure.subplots``, such as sharey=True.
 
     Examples
     --------
@@ -212,7 +212,7 @@ def captioned(drawn: Figure, caption: str) -> Figure:
 
 
 def caption_of(drawn: Figure) -> str:
-    """Return the caption that `captioned` gave a figure.
+    """Return the caption that ``captioned`` gave a figure.
 
     Raises
     ------
@@ -234,7 +234,7 @@ def show(drawn: Figure, alt: str | None = None) -> None:
         The figure.
     alt
         One or two sentences that say what is to be seen, with the numbers that matter; by default the figure's own
-        caption (`captioned`). JupyterLab shows no alt text of a figure, so it is the caption as well.
+        caption (``captioned``). JupyterLab shows no alt text of a figure, so it is the caption as well.
 
     Raises
     ------

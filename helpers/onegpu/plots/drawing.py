@@ -18,7 +18,7 @@ TINTS = ("#dbe4ee", "#f3d9d2", "#cfe8e4", "#fbe8cb", "#e4f3fd", "#eeeeee")
 
 
 def canvas(title: str, width: float, height: float, scale: float = 0.7) -> tuple[Figure, Axes]:
-    """Return an empty figure without axes, `width` by `height` units, and its axes to draw on.
+    """Return an empty figure without axes, ``width`` by ``height`` units, and its axes to draw on.
 
     Parameters
     ----------
@@ -57,11 +57,11 @@ def box(
     Parameters
     ----------
     axes
-        Of a `canvas`.
+        Of a ``canvas``.
     x, y, width, height
         In units of the canvas.
     text
-        What stands in it; `\\n` begins a new line.
+        What stands in it; ``\\n`` begins a new line.
     colour
         Number of the colour, 0 to 5: its tint fills the box, itself is the edge.
     fontsize
@@ -96,7 +96,7 @@ def arrow(
     Parameters
     ----------
     axes
-        Of a `canvas`.
+        Of a ``canvas``.
     start, end
         Points.
     text

@@ -85,7 +85,7 @@ def packing(lengths: Sequence[int], rows: Sequence[Sequence[int]], max_length: i
     lengths
         Tokens of each example.
     rows
-        For each packed row the indices of its examples (`Packing.rows`).
+        For each packed row the indices of its examples (``Packing.rows``).
     max_length
         Tokens that a packed row can hold.
     shown

@@ -293,7 +293,7 @@ def layer_errors(rows: Sequence[LayerError], kind: str, weights: str) -> Figure:
     Parameters
     ----------
     rows
-        From `onegpu.quantization.weight_errors`, whose layer names hold ``.layers.N.``.
+        From ``onegpu.quantization.weight_errors``, whose layer names hold ``.layers.N.``.
     kind
         "q_proj", "down_proj"...
     weights

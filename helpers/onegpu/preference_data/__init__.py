@@ -1,8 +1,8 @@
 """Preference data: from a ranking A > B > C to pairs, to a reward model, to DPO.
 
-Read it in this order: `rankings` (ties, cycles, pairs), `validation` (bad pairs, length and position bias),
-`losses` (Bradley-Terry and DPO), `logprobs` (exactly the completion), `reward_model`, `dpo`. `pair_sets` reads rows
-of pairs or rankings for `onegpu.qlora_finetune`, which trains with the same loss.
+Read it in this order: ``rankings`` (ties, cycles, pairs), ``validation`` (bad pairs, length and position bias),
+``losses`` (Bradley-Terry and DPO), ``logprobs`` (exactly the completion), ``reward_model``, ``dpo``. ``pair_sets`` reads rows
+of pairs or rankings for ``onegpu.qlora_finetune``, which trains with the same loss.
 """
 
 from onegpu.preference_data.dpo import DpoStep, reference_logprobs, train_dpo

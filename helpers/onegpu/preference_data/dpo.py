@@ -81,13 +81,13 @@ def train_dpo(
         A causal language model, usually with LoRA adapters; it is the reference as it comes in. It runs
         in eval mode (no dropout), so that policy and reference differ by training alone.
     pairs
-        From `tokenize_pairs`.
+        From ``tokenize_pairs``.
     pad_token_id
         For batches.
     steps, batch_size, learning_rate, seed
         For AdamW without weight decay; batches are drawn in shuffled epochs.
     beta, label_smoothing, kind
-        As in `dpo_loss`; "ipo" takes means over tokens, "sigmoid" sums.
+        As in ``dpo_loss``; "ipo" takes means over tokens, "sigmoid" sums.
     progress
         Show a bar.
 

@@ -22,7 +22,7 @@ from onegpu.sft_datasets.tokenization import RowTokenizer
 
 @dataclass(frozen=True)
 class TokenizedPair:
-    """Both sides of a pair, tokenized with the prompt; `row` is its number."""
+    """Both sides of a pair, tokenized with the prompt; ``row`` is its number."""
 
     chosen: Tokenized
     rejected: Tokenized
@@ -67,9 +67,9 @@ def tokenize_pairs(
     Parameters
     ----------
     pairs
-        `PreferencePair`s or rows that `to_pair` reads.
+        ``PreferencePair``s or rows that ``to_pair`` reads.
     tokenizer, max_length, template
-        As in `sft_datasets.tokenize`.
+        As in ``sft_datasets.tokenize``.
     truncation
         "drop": drop a pair of which one side is too long. "right": cut each side at max_length on its
         own, so that a long answer doesn't shorten the other; what is left of each completion is

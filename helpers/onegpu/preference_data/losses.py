@@ -140,7 +140,7 @@ def dpo_loss(
     ----------
     policy_chosen, policy_rejected, reference_chosen, reference_rejected
         Log-probabilities of whole completions, shape (pairs,): sums over their tokens for "sigmoid",
-        means for "ipo" (see `sequence_logprobs`).
+        means for "ipo" (see ``sequence_logprobs``).
     beta
         How strongly the policy is held to the reference; over 0.
     label_smoothing

@@ -2,8 +2,8 @@
 
 A pair is one example here: prompt and chosen answer, then the rejected answer, each up to its end token. The prompt stands
 there once, but for its last token, which comes again before the rejected answer, whose first token is predicted from it.
-`prompt_length` of its figures is how many tokens both sides begin with, `first_answer_end` where the chosen side ends:
-`parts_of` cuts there, and `sides_of` puts the prompt before both.
+``prompt_length`` of its figures is how many tokens both sides begin with, ``first_answer_end`` where the chosen side ends:
+``parts_of`` cuts there, and ``sides_of`` puts the prompt before both.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from onegpu.sft_datasets.tokenization import RowTokenizer
 from onegpu.sft_datasets.tokenized import FlatExamples
 
 SHIPPED = "rankings"
-"""Name of the shipped rankings, as a data set (`onegpu.data`)."""
+"""Name of the shipped rankings, as a data set (``onegpu.data``)."""
 
 TRUNCATIONS = ("drop", "right")
 
@@ -42,7 +42,7 @@ class NoPreferences(ValueError):
 
 
 def row_pairs(row: Mapping[str, Any] | PreferencePair, row_index: int | None = None) -> list[PreferencePair]:
-    """Read one row as pairs: one as `to_pair` reads it, or all those of a ranking (`to_ranking`).
+    """Read one row as pairs: one as ``to_pair`` reads it, or all those of a ranking (``to_ranking``).
 
     Raises
     ------
@@ -86,14 +86,14 @@ def read_preferences(
     columns: Mapping[str, str] | None = None,
     limit: int | None = None,
 ) -> Iterator[Mapping[str, Any] | PreferencePair]:
-    """Read rows of preferences, as `row_pairs` takes them.
+    """Read rows of preferences, as ``row_pairs`` takes them.
 
     Parameters
     ----------
     source, columns, limit
-        As in `sft_datasets.read_rows`.
+        As in ``sft_datasets.read_rows``.
     split
-        "train" or "heldout", where the source has both: of the shipped rankings `split_rankings` makes them, and
+        "train" or "heldout", where the source has both: of the shipped rankings ``split_rankings`` makes them, and
         UltraFeedback's binarized set calls its own "train_prefs" and "test_prefs".
 
     Examples
@@ -171,22 +171,22 @@ def tokenize_pair_set(
     Parameters
     ----------
     rows
-        Rows that `row_pairs` reads; the pairs of a ranking follow each other.
+        Rows that ``row_pairs`` reads; the pairs of a ranking follow each other.
     tokenizer, template, stop_tokens
-        As in `sft_datasets.tokenize_rows`.
+        As in ``sft_datasets.tokenize_rows``.
     max_length
         The most tokens of a pair: its prompt and both answers. None: no limit.
     truncation
-        "drop": drop a pair that is longer. "right": cut each side at half of `max_length` on its own.
+        "drop": drop a pair that is longer. "right": cut each side at half of ``max_length`` on its own.
     bad_rows
         "stop" with an error at a row that can't be trained on, or "skip" it.
     lay
-        As in `sft_datasets.tokenize_rows`.
+        As in ``sft_datasets.tokenize_rows``.
 
     Returns
     -------
     TokenizedSet
-        Numbers of rows in it are numbers of pairs, as `pairs_in` yields them; those in `bad_rows` are numbers of rows.
+        Numbers of rows in it are numbers of pairs, as ``pairs_in`` yields them; those in ``bad_rows`` are numbers of rows.
 
     Raises
     ------
@@ -306,7 +306,7 @@ Side = dict[str, list[int]]
 
 
 def parts_of(pair: Tokenized) -> tuple[tuple[Side, Side], int]:
-    """Take an example of `tokenize_pair_set` apart.
+    """Take an example of ``tokenize_pair_set`` apart.
 
     Returns
     -------
@@ -330,6 +330,6 @@ def parts_of(pair: Tokenized) -> tuple[tuple[Side, Side], int]:
 
 
 def sides_of(pair: Tokenized) -> tuple[Side, Side]:
-    """Take an example of `tokenize_pair_set` apart: input_ids and labels of the chosen and of the rejected side."""
+    """Take an example of ``tokenize_pair_set`` apart: input_ids and labels of the chosen and of the rejected side."""
     (chosen, rejected), before = parts_of(pair)
     return chosen, {name: chosen[name][:before] + rejected[name] for name in rejected}

@@ -60,7 +60,7 @@ class Ranking:
 
 @dataclass(frozen=True)
 class PreferencePair:
-    """Two answers to one prompt, of which one was preferred; `group` is the prompt's number."""
+    """Two answers to one prompt, of which one was preferred; ``group`` is the prompt's number."""
 
     prompt: str
     chosen: str
@@ -172,7 +172,7 @@ def to_ranking(row: Mapping[str, Any], row_index: int | None = None) -> Ranking:
 
 
 def load_rankings(path: str | Path | None = None) -> list[Ranking]:
-    """Read rankings from any file that `sft_datasets.read_rows` reads; without a path, those shipped with this course.
+    """Read rankings from any file that ``sft_datasets.read_rows`` reads; without a path, those shipped with this course.
 
     Raises
     ------
@@ -209,7 +209,7 @@ def split_rankings(rankings: Iterable[Ranking], every: int = 4) -> tuple[list[Ra
 
 @dataclass(frozen=True)
 class VoteProblems:
-    """What `check_votes` found in votes on the answers to one prompt.
+    """What ``check_votes`` found in votes on the answers to one prompt.
 
     Attributes
     ----------

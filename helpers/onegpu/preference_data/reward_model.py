@@ -47,7 +47,7 @@ def answer_features(
     layers
         Run only the first so many layers; None for all.
     template
-        As in `sft_datasets.render`.
+        As in ``sft_datasets.render``.
     batch_size
         Answers in a forward pass; they are sorted by length first.
     progress
@@ -132,13 +132,13 @@ class RewardTraining:
     Attributes
     ----------
     head
-        The `RewardHead` after the last epoch. (Choosing the epoch by held-out loss and then reporting
+        The ``RewardHead`` after the last epoch. (Choosing the epoch by held-out loss and then reporting
         held-out accuracy would make the accuracy too good.)
     train_loss, held_out_loss
-        After each epoch, the first value before any training; `held_out_loss` is empty without held-out
+        After each epoch, the first value before any training; ``held_out_loss`` is empty without held-out
         rankings.
     train_accuracy, held_out_accuracy
-        Of `head`.
+        Of ``head``.
     """
 
     head: RewardHead
@@ -173,7 +173,7 @@ def train_reward_head(
     Parameters
     ----------
     features
-        From `answer_features`, one tensor for each ranking.
+        From ``answer_features``, one tensor for each ranking.
     rankings
         With at least one pair each.
     held_out

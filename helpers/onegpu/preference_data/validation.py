@@ -25,7 +25,7 @@ from onegpu.sft_datasets.formats import as_text, show, turn_of
 
 
 class PairError(ValueError):
-    """A row that can't become a `PreferencePair`; `problem` holds row, field, code and what to do."""
+    """A row that can't become a ``PreferencePair``; ``problem`` holds row, field, code and what to do."""
 
     def __init__(self, problem: Problem):
         super().__init__(str(problem))
@@ -151,7 +151,7 @@ def to_pair(row: Mapping[str, Any] | PreferencePair, row_index: int | None = Non
     Raises
     ------
     PairError
-        (a `ValueError`) naming row, field, what was found, what was expected and what to do.
+        (a ``ValueError``) naming row, field, what was found, what was expected and what to do.
 
     Examples
     --------
@@ -170,7 +170,7 @@ def to_pair(row: Mapping[str, Any] | PreferencePair, row_index: int | None = Non
 def read_pairs(
     source: str | os.PathLike, *, split: str = "train", limit: int | None = None
 ) -> list[PreferencePair]:
-    """Read pairs from a file or the hub, as `sft_datasets.read_rows` does.
+    """Read pairs from a file or the hub, as ``sft_datasets.read_rows`` does.
 
     UltraFeedback's binarized set ("HuggingFaceH4/ultrafeedback_binarized", split "train_prefs") falls back to the
     shipped rankings, written with its columns, where the hub can't be reached.
@@ -209,7 +209,7 @@ def ultrafeedback_sample() -> Iterator[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class PairReport:
-    """What `validate_pairs` found.
+    """What ``validate_pairs`` found.
 
     Attributes
     ----------

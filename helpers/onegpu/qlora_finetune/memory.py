@@ -91,7 +91,7 @@ def row_lengths(config: FinetuneConfig, tokenizer: Any = None) -> dict[str, Any]
     Returns
     -------
     dict
-        `lengths` (tuple of int) and `supervised_fraction`, as ``memory_setup`` takes them.
+        ``lengths`` (tuple of int) and ``supervised_fraction``, as ``memory_setup`` takes them.
 
     Raises
     ------

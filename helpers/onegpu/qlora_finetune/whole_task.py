@@ -1,4 +1,4 @@
-"""What `onegpu finetune` gave on the shipped task, as it was measured and stored: lesson 07 and the README show it.
+"""What ``onegpu finetune`` gave on the shipped task, as it was measured and stored: lesson 07 and the README show it.
 
 A whole run takes minutes, too long for a notebook that CI executes; so ``tests/benchmarks/whole_task.py`` runs it, asks
 the message of lesson 00 before and after, and writes ``whole_task.json`` beside this module.
@@ -20,7 +20,7 @@ def whole_task() -> dict[str, Any]:
     Returns
     -------
     dict
-        ``losses`` and ``eval_losses`` as (step, nats a token), ``before`` and ``after`` (`Scores`) over ``answered_rows``
+        ``losses`` and ``eval_losses`` as (step, nats a token), ``before`` and ``after`` (``Scores``) over ``answered_rows``
         held-out rows, ``answers`` (``message``, ``before``, ``after``), ``trained`` and ``parameters`` (numbers),
         ``peak_memory_bytes`` (of the process), ``steps``, ``tokens``, ``machine``, ``precision``, ``versions``.
 

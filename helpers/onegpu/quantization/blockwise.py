@@ -56,7 +56,7 @@ def quantize_absmax(x: torch.Tensor, *, bits: int = 8, nonfinite: str = "raise")
 def quantize_blockwise(
     x: torch.Tensor, blocksize: int = 64, *, bits: int = 8, nonfinite: str = "raise"
 ) -> QuantizedTensor:
-    """Quantize symmetrically with one scale for every `blocksize` values: an outlier ruins its block only.
+    """Quantize symmetrically with one scale for every ``blocksize`` values: an outlier ruins its block only.
 
     Blocks run through the tensor in memory order, across rows; the last one may be shorter. Any blocksize of 1 or
     more, any shape.
@@ -199,7 +199,7 @@ def pack_4bit(codes: torch.Tensor) -> torch.Tensor:
 
 
 def unpack_4bit(packed: torch.Tensor, count: int) -> torch.Tensor:
-    """Undo `pack_4bit`: the first `count` codes, as uint8.
+    """Undo ``pack_4bit``: the first ``count`` codes, as uint8.
 
     Examples
     --------
@@ -276,9 +276,9 @@ def _to_table(x: torch.Tensor, scheme: str, blocksize: int, nonfinite: str) -> Q
 
 
 def _scaled_pieces(x: torch.Tensor, blocksize: int, nonfinite: str, largest: int, store) -> torch.Tensor:
-    """Call ``store(start, stop, piece)`` with every piece of `x` divided by its block's absmax, times `largest`.
+    """Call ``store(start, stop, piece)`` with every piece of ``x`` divided by its block's absmax, times ``largest``.
 
-    The piece is a buffer that `store` may overwrite. Returns each block's absmax.
+    The piece is a buffer that ``store`` may overwrite. Returns each block's absmax.
     """
     values, dtype = flat(x), work_dtype(x)
     scales = torch.empty(-(-x.numel() // blocksize), dtype=dtype, device=x.device)

@@ -42,7 +42,7 @@ class OutlierSplit:
 
 
 def split_outliers(x: torch.Tensor, threshold: float = OUTLIER_THRESHOLD) -> OutlierSplit:
-    """Take out the columns that hold a magnitude of `threshold` or more, and quantize the rest row by row.
+    """Take out the columns that hold a magnitude of ``threshold`` or more, and quantize the rest row by row.
 
     A row's scale is its largest magnitude below the threshold.
 
@@ -83,11 +83,11 @@ def int8_linear(
     x
         ``(..., in_features)`` activations.
     weight
-        ``(out_features, in_features)`` from `quantize_rowwise`.
+        ``(out_features, in_features)`` from ``quantize_rowwise``.
     bias
         ``(out_features,)``.
     threshold
-        Columns of `x` with this magnitude are multiplied in floating point; 0 for none.
+        Columns of ``x`` with this magnitude are multiplied in floating point; 0 for none.
 
     Returns
     -------

@@ -52,8 +52,8 @@ def quantized(model: nn.Module, scheme: str | Quantize) -> Iterator[nn.Module]:
     Parameters
     ----------
     scheme
-        A name from `SCHEMES`, or a function of your own: it gets each weight matrix and returns what your format makes
-        of it, as a tensor of the same shape (or a `QuantizedTensor`).
+        A name from ``SCHEMES``, or a function of your own: it gets each weight matrix and returns what your format makes
+        of it, as a tensor of the same shape (or a ``QuantizedTensor``).
 
     Raises
     ------
@@ -134,9 +134,9 @@ def weight_errors(
     Parameters
     ----------
     schemes
-        Names from `SCHEMES`; "fp32" has no error to list.
+        Names from ``SCHEMES``; "fp32" has no error to list.
     layers
-        Names from `linear_layers`; all of them if not given.
+        Names from ``linear_layers``; all of them if not given.
 
     Examples
     --------

@@ -64,7 +64,7 @@ class QuantizedTensor:
     scales
         One a block, as fp32 (fp64 for an fp64 tensor): what level 1 stands for. Or the same, quantized again.
     shape, dtype
-        Of the tensor that was quantized, which `dequantize` gives back.
+        Of the tensor that was quantized, which ``dequantize`` gives back.
     blocksize
         Values that share a scale, in memory order; the last block may be shorter.
     zero_points
@@ -165,12 +165,12 @@ class QuantizedTensor:
 
 
 def segments(count: int, blocksize: int) -> Iterator[tuple[int, int, int, int]]:
-    """Cut `count` values into pieces of whole blocks that fit the cache, or pieces of one block too large for it.
+    """Cut ``count`` values into pieces of whole blocks that fit the cache, or pieces of one block too large for it.
 
     Yields
     ------
     start, stop, first_block, block_length
-        ``stop - start`` is a multiple of ``block_length``, the length of the piece's blocks: `blocksize`; less in
+        ``stop - start`` is a multiple of ``block_length``, the length of the piece's blocks: ``blocksize``; less in
         the last block, or in a piece of a large one.
 
     Examples
@@ -216,7 +216,7 @@ def work_dtype(x: torch.Tensor) -> torch.dtype:
 
 
 def refuse_nonfinite(values: torch.Tensor, shape: torch.Size, start: int = 0) -> None:
-    """Raise for the first NaN or infinity, naming its index in a tensor of `shape`."""
+    """Raise for the first NaN or infinity, naming its index in a tensor of ``shape``."""
     bad = (~torch.isfinite(values)).reshape(-1)
     place = start + int(bad.nonzero()[0])
     index = tuple(int(i) for i in torch.unravel_index(torch.tensor(place), shape)) if len(shape) else ()

@@ -1,10 +1,10 @@
 """Beyond one GPU: the same fine-tune on several workers with Ray, and what to expect of it.
 
-Read it in this order: `article` (a design that never learns, and the same mended), `window`, `pipeline` and `layout`
-(rows as a stream), `worker` and `training` (Ray Train), `bottleneck` (is it the data or the computing?), `scaling` (8 to
-1,024 GPUs on paper), `cluster` (starting, joining and stopping Ray).
+Read it in this order: ``article`` (a design that never learns, and the same mended), ``window``, ``pipeline`` and ``layout``
+(rows as a stream), ``worker`` and ``training`` (Ray Train), ``bottleneck`` (is it the data or the computing?), ``scaling`` (8 to
+1,024 GPUs on paper), ``cluster`` (starting, joining and stopping Ray).
 
-Needs the extra ``ray``: ``pip install 'onegpu[ray]'``. `scaling`, `bottleneck` and the parts of `pipeline` that run in
+Needs the extra ``ray``: ``pip install 'onegpu[ray]'``. ``scaling``, ``bottleneck`` and the parts of ``pipeline`` that run in
 one process work without it.
 """
 

@@ -129,14 +129,14 @@ def loaded_version(name: str) -> str | None:
 
 
 def hub_offline() -> bool:
-    """Whether the environment asks for no use of the hub (`HF_HUB_OFFLINE`, `TRANSFORMERS_OFFLINE`)."""
+    """Whether the environment asks for no use of the hub (``HF_HUB_OFFLINE``, ``TRANSFORMERS_OFFLINE``)."""
     from huggingface_hub import constants
 
     return bool(constants.HF_HUB_OFFLINE)
 
 
 def hub_reachable(timeout_s: float = 3.0) -> tuple[bool, str]:
-    """Ask the hub for a sign of life, and give up after `timeout_s` seconds, whatever hangs.
+    """Ask the hub for a sign of life, and give up after ``timeout_s`` seconds, whatever hangs.
 
     The limit covers name resolution too, which sockets' own timeouts don't.
 

@@ -1,7 +1,7 @@
 """What machine is this, and which number format does one train in on it?
 
 One function decides the precision, from the compute capability of the device; everything else asks it.
-`torch.cuda.is_bf16_supported()` is not asked: it says True on a T4 (capability 7.5), where bf16 is emulated
+``torch.cuda.is_bf16_supported()`` is not asked: it says True on a T4 (capability 7.5), where bf16 is emulated
 (pytorch#148322, pytorch#124996).
 """
 
@@ -27,8 +27,8 @@ BF16_CAPABILITY = (8, 0)  # Ampere: the first generation with bf16 arithmetic in
 class Machine:
     """The machine a model runs on. Sizes are in bytes.
 
-    `total_memory_bytes` is the memory of `device`: the card's on CUDA, what may be used of RAM on a CPU.
-    `cpu_cores` and `ram_bytes` are what this process may use (affinity and container limits included), which
+    ``total_memory_bytes`` is the memory of ``device``: the card's on CUDA, what may be used of RAM on a CPU.
+    ``cpu_cores`` and ``ram_bytes`` are what this process may use (affinity and container limits included), which
     may be less than the host has.
     """
 
@@ -54,7 +54,7 @@ class Machine:
 class Precision:
     """The number format to train in, and why.
 
-    `autocast` is the dtype of the matrix products ("float16", "bfloat16" or None for plain fp32). Trainable
+    ``autocast`` is the dtype of the matrix products ("float16", "bfloat16" or None for plain fp32). Trainable
     parameters are always fp32: with fp16 ones a gradient scaler refuses to work ("Attempting to unscale FP16
     gradients", transformers#23165).
     """
@@ -66,12 +66,12 @@ class Precision:
 
     @property
     def fp16(self) -> bool:
-        """Whether to train with fp16 autocast (as `TrainingArguments(fp16=...)`)."""
+        """Whether to train with fp16 autocast (as ``TrainingArguments(fp16=...)``)."""
         return self.autocast == "float16"
 
     @property
     def bf16(self) -> bool:
-        """Whether to train with bf16 autocast (as `TrainingArguments(bf16=...)`)."""
+        """Whether to train with bf16 autocast (as ``TrainingArguments(bf16=...)``)."""
         return self.autocast == "bfloat16"
 
     @property
@@ -94,7 +94,7 @@ def machine(torch: Any = None) -> Machine:
     Parameters
     ----------
     torch
-        The torch module; a stand-in with `cuda` and `backends` may be given to describe another machine.
+        The torch module; a stand-in with ``cuda`` and ``backends`` may be given to describe another machine.
 
     Examples
     --------
@@ -207,7 +207,7 @@ def peak_memory(torch: Any = None) -> PeakMemory:
 
 
 def peak_memory_bytes(torch: Any = None) -> int:
-    """Return the bytes of `peak_memory()`; ask that one for what was measured."""
+    """Return the bytes of ``peak_memory()``; ask that one for what was measured."""
     return peak_memory(torch).bytes
 
 

@@ -1,8 +1,8 @@
 """SFT data sets: from rows of any format to token ids whose every supervised token is meant.
 
-Read it in this order: `formats` (rows to messages), `templates` (messages to text, and which characters
-are supervised), `tokenization` (text to ids and labels); then `readers`, `validation`, `normalisation`,
-`duplicates`, `figures` and `tables`.
+Read it in this order: ``formats`` (rows to messages), ``templates`` (messages to text, and which characters
+are supervised), ``tokenization`` (text to ids and labels); then ``readers``, ``validation``, ``normalisation``,
+``duplicates``, ``figures`` and ``tables``.
 """
 
 from onegpu.sft_datasets.duplicates import (

@@ -31,7 +31,7 @@ NGRAM = 5
 
 @dataclass(frozen=True)
 class Pair:
-    """Two rows that are the same or nearly so: `first` < `second`, or training and evaluation row."""
+    """Two rows that are the same or nearly so: ``first`` < ``second``, or training and evaluation row."""
 
     first: int
     second: int
@@ -44,14 +44,14 @@ class Pair:
 
 @dataclass(frozen=True)
 class Duplicates:
-    """What `find_duplicates`, `deduplicate` or `find_leakage` found.
+    """What ``find_duplicates``, ``deduplicate`` or ``find_leakage`` found.
 
     Attributes
     ----------
     rows
         Rows compared; for leakage, the evaluation rows.
     pairs
-        Sorted by their second row. Its `kind` is "exact", "near", or, for rows with the same question
+        Sorted by their second row. Its ``kind`` is "exact", "near", or, for rows with the same question
         and unlike answers, "conflict".
     """
 
@@ -105,7 +105,7 @@ def find_duplicates(
     Parameters
     ----------
     rows
-        Rows of any format, or `Example` values.
+        Rows of any format, or ``Example`` values.
     fields
         What to compare: "prompt" (all turns but the last answer), "answer" (the last answer), "all".
     threshold
@@ -188,7 +188,7 @@ def find_leakage(
     Returns
     -------
     Duplicates
-        In its pairs `first` is the training row's number and `second` the evaluation row's; `share` is
+        In its pairs ``first`` is the training row's number and ``second`` the evaluation row's; ``share`` is
         the share of evaluation rows that leaked.
 
     Examples
@@ -232,7 +232,7 @@ def _grams(text: str) -> set[str]:
 def _similar(
     queries: Mapping[int, str], index: Mapping[int, str], threshold: float, own: bool = False
 ) -> list[tuple[int, int, float]]:
-    """(query, indexed, similarity) of all pairs at or over the threshold; with `own`, each pair once."""
+    """(query, indexed, similarity) of all pairs at or over the threshold; with ``own``, each pair once."""
     sets = {("i", i): _grams(text) for i, text in index.items()}
     if not own:
         sets |= {("q", i): _grams(text) for i, text in queries.items()}

@@ -57,7 +57,7 @@ class Lengths:
 
 @dataclass(frozen=True)
 class Profile:
-    """Figures of a data set; see `profile`.
+    """Figures of a data set; see ``profile``.
 
     Attributes
     ----------
@@ -66,7 +66,7 @@ class Profile:
     with_input, with_system
         Rows with an Alpaca input; with a system message.
     prompt_lengths, answer_lengths
-        In words, or in tokens when `profile` had a tokenizer.
+        In words, or in tokens when ``profile`` had a tokenizer.
     verbs
         First words of the instructions, after "please" and the like, the most frequent first.
     languages
@@ -119,7 +119,7 @@ def profile(rows: Iterable[Mapping[str, Any] | Example], tokenizer: Any = None) 
     Parameters
     ----------
     rows
-        Rows of any format, or `Example` values.
+        Rows of any format, or ``Example`` values.
     tokenizer
         Measure lengths in its tokens (of the bare text) instead of words.
 
@@ -244,7 +244,7 @@ def answer_type(answer: str) -> str:
 
 @dataclass(frozen=True)
 class PackingFigures:
-    """How many token positions a data set takes, laid out in three ways; see `packing_figures`.
+    """How many token positions a data set takes, laid out in three ways; see ``packing_figures``.
 
     Attributes
     ----------

@@ -1,8 +1,8 @@
-"""Rows of every common SFT format in one form: an `Example`, a tuple of chat messages.
+"""Rows of every common SFT format in one form: an ``Example``, a tuple of chat messages.
 
 Alpaca, ShareGPT, messages and prompt/completion rows say the same thing with other keys. Everything
-after this module sees only `Example`, so that a wrong key is found here, by name, and not as an empty
-prompt three steps later. `keys` lists what rows carry besides, and what becomes of it.
+after this module sees only ``Example``, so that a wrong key is found here, by name, and not as an empty
+prompt three steps later. ``keys`` lists what rows carry besides, and what becomes of it.
 
 Sources: the formats as their data sets publish them (tatsu-lab/stanford_alpaca, yizhongw/self-instruct, ShareGPT
 exports read by axolotl and FastChat, TRL's conversational and prompt/completion formats).
@@ -41,7 +41,7 @@ CALL_ROLES = ("function_call", "tool_call")
 """Roles (LLaMA-Factory, ms-swift) whose text is a tool call as JSON."""
 
 NO_INPUT = frozenset({"", "<noinput>", "noinput", "no input", "<no input>", "n/a", "none", "nan"})
-"""What stands in an `input` field when there is no input, lower case."""
+"""What stands in an ``input`` field when there is no input, lower case."""
 
 NO_OUTPUT = frozenset({"<no output>", "<nooutput>", "no output", "<noinput>", "<no input>", "n/a", "nan"})
 """What stands in an answer field when there is no answer, lower case."""
@@ -70,7 +70,7 @@ class Example:
         The turns: an optional system message, then user and assistant in turn (a tool's result may
         stand between two assistant turns).
     input
-        The `input` of an Alpaca row, without which the Alpaca template can't be filled as its authors
+        The ``input`` of an Alpaca row, without which the Alpaca template can't be filled as its authors
         meant it. It also ends the user message, after an empty line. Empty for all other formats.
     tools
         Tools on offer, as the chat template wants them.
@@ -100,7 +100,7 @@ class Example:
 class Problem:
     """What is wrong with one field of one row, and what to do about it.
 
-    `code` names the kind (`empty_answer`, `unknown_role`, ...); reports count by it.
+    ``code`` names the kind (``empty_answer``, ``unknown_role``, ...); reports count by it.
     """
 
     row: int | None
@@ -116,7 +116,7 @@ class Problem:
 
 
 class RowError(ValueError):
-    """A row that can't become an `Example`; `problem` holds row, field, code, found, expected, fix."""
+    """A row that can't become an ``Example``; ``problem`` holds row, field, code, found, expected, fix."""
 
     def __init__(self, problem: Problem):
         super().__init__(str(problem))
@@ -130,20 +130,20 @@ def to_example(row: Mapping[str, Any] | Example, row_index: int | None = None) -
     """Bring one row of any known format into the common form.
 
     The first of these that the row has (with a value other than None) decides its format:
-    `messages`; `conversations` (ShareGPT); `prompt` with `completion`, both text or both lists of
-    messages; `instruction` with `output` or `response` (Alpaca) or with `instances` (Self-Instruct).
+    ``messages``; ``conversations`` (ShareGPT); ``prompt`` with ``completion``, both text or both lists of
+    messages; ``instruction`` with ``output`` or ``response`` (Alpaca) or with ``instances`` (Self-Instruct).
 
     Parameters
     ----------
     row
-        The row. An `Example` is returned as it is.
+        The row. An ``Example`` is returned as it is.
     row_index
         The row's number, for error messages.
 
     Raises
     ------
     RowError
-        (a `ValueError`) naming row, field, what was found, what was expected and what to do: unknown
+        (a ``ValueError``) naming row, field, what was found, what was expected and what to do: unknown
         keys or role, no answer, turns that don't alternate, a value that isn't text, a key that would change
         what is learned and can't be honoured.
 
@@ -192,7 +192,7 @@ def format_of(row: Mapping[str, Any]) -> str | None:
 
 
 def is_blank(value: Any, placeholders: frozenset[str] = frozenset()) -> bool:
-    """Tell whether a field holds nothing: None, NaN, white space only, or one of `placeholders`.
+    """Tell whether a field holds nothing: None, NaN, white space only, or one of ``placeholders``.
 
     Examples
     --------
@@ -205,7 +205,7 @@ def is_blank(value: Any, placeholders: frozenset[str] = frozenset()) -> bool:
 
 
 def problems(row: Mapping[str, Any], row_index: int | None = None) -> Iterator[Problem]:
-    """Yield everything that keeps a row from becoming an `Example`, in the order of its fields.
+    """Yield everything that keeps a row from becoming an ``Example``, in the order of its fields.
 
     Examples
     --------
@@ -216,7 +216,7 @@ def problems(row: Mapping[str, Any], row_index: int | None = None) -> Iterator[P
 
 
 def unused_keys(row: Mapping[str, Any] | Example) -> tuple[str, ...]:
-    """Name the keys of a row that hold something and are used for nothing, those of turns as `messages[].key`.
+    """Name the keys of a row that hold something and are used for nothing, those of turns as ``messages[].key``.
 
     Examples
     --------

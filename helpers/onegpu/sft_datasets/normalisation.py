@@ -62,7 +62,7 @@ def normalise(
     Parameters
     ----------
     rows
-        Rows of any format, or `Example` values.
+        Rows of any format, or ``Example`` values.
     strip
         Remove white space at both ends of every turn.
     clean_characters

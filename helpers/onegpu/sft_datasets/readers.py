@@ -1,8 +1,8 @@
 """Read rows from files, the shipped sets or the Hugging Face hub, one at a time.
 
 Nothing is converted on the way: a blank cell stays "", the text "null" stays text, and a row that can't be
-read is an error with its line, never a shorter file. Memory doesn't grow with the file. `read_rows` is the
-only way by which rows come into this package; `onegpu.data.reading` knows the files.
+read is an error with its line, never a shorter file. Memory doesn't grow with the file. ``read_rows`` is the
+only way by which rows come into this package; ``onegpu.data.reading`` knows the files.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def read_rows(
     source
         A file of JSON (an array of objects, one array inside an object, or one object a line), CSV, TSV,
         Parquet or Arrow, the text ones also as .gz, .zst, .bz2 or .xz; a folder of such files, or one that
-        `datasets` saved; a pattern such as `rows/*.jsonl`; a shipped set's name (`onegpu.data.names`); or a
+        ``datasets`` saved; a pattern such as ``rows/*.jsonl``; a shipped set's name (``onegpu.data.names``); or a
         data set's name on the hub, as "owner/name" or "owner/name:configuration".
     columns
         New names for columns, {"question": "prompt", "answer": "completion"}. Columns that aren't named
@@ -52,7 +52,7 @@ def read_rows(
     limit
         Read at most so many rows.
     fallback
-        Called for rows when the hub doesn't answer; a printed line says so. Data sets in `HUB_SAMPLES`
+        Called for rows when the hub doesn't answer; a printed line says so. Data sets in ``HUB_SAMPLES``
         have one without it: the shipped sample with the same columns.
 
     Yields
@@ -64,7 +64,7 @@ def read_rows(
     ------
     ValueError
         Unknown kind of file, broken JSON or CSV (with line or row number), a row that isn't an object, no rows, a
-        column in `columns` that the file lacks, a hub name that can't be read.
+        column in ``columns`` that the file lacks, a hub name that can't be read.
     FileNotFoundError
         A file or folder that isn't there.
 

@@ -1,6 +1,6 @@
-"""Rows to a `datasets.Dataset` that has every column of every row.
+"""Rows to a ``datasets.Dataset`` that has every column of every row.
 
-`Dataset.from_list` takes its columns from the first row: if that one lacks `input`, every input is gone
+``Dataset.from_list`` takes its columns from the first row: if that one lacks ``input``, every input is gone
 without a word.
 """
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 def to_dataset(rows: Iterable[Mapping[str, Any] | Example | Tokenized]) -> Dataset:
     """Make a Dataset with the union of all columns; what a row lacks is None.
 
-    An `Example` gives the columns messages and input, a `Tokenized` gives input_ids and labels.
+    An ``Example`` gives the columns messages and input, a ``Tokenized`` gives input_ids and labels.
 
     Raises
     ------
     ValueError
-        No rows; a dropped `Tokenized`; or a column whose values are of more than one type, with the rows.
+        No rows; a dropped ``Tokenized``; or a column whose values are of more than one type, with the rows.
 
     Examples
     --------

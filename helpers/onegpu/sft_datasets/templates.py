@@ -8,7 +8,7 @@ boundary (trl#2054) or reads differently in context (trl#588).
 How an answer is found in the finished text: the chat is rendered a second time with a mark (a private-use character) in
 each turn. Where the marks come out, the turns are, also in templates that move, strip or leave out parts of earlier
 turns. What stands between two turns belongs to the prompt as far as the generation prompt goes, and to the answer from
-there on (an empty `<think></think>` that the model has to write itself).
+there on (an empty ``<think></think>`` that the model has to write itself).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ CHATML_JINJA = (
 
 
 def _alpaca_jinja() -> str:
-    """The two Alpaca templates in Jinja; `input`, where it is given, stands apart from the question it ends."""
+    """The two Alpaca templates in Jinja; ``input``, where it is given, stands apart from the question it ends."""
     plain = repr(ALPACA_WITHOUT_INPUT).replace("{instruction}", "' + question + '")
     with_input = repr(ALPACA_WITH_INPUT).replace("{instruction}", "' + question[:-(input|length) - 2] + '")
     with_input = with_input.replace("{input}", "' + input + '")
@@ -97,13 +97,13 @@ def render(
     tokenizer
         A transformers tokenizer. "model" takes its chat template, "alpaca" its end token.
     template
-        "model": the tokenizer's own chat template, which needs no `{% generation %}` markers.
-        "chatml": `<|im_start|>role\\ncontent<|im_end|>\\n` for each turn, no default system message.
+        "model": the tokenizer's own chat template, which needs no ``{% generation %}`` markers.
+        "chatml": ``<|im_start|>role\\ncontent<|im_end|>\\n`` for each turn, no default system message.
         "alpaca": the template of stanford_alpaca, with or without input, one question and one answer,
         ended by the tokenizer's end token. Or the path of a file with a Jinja template.
     turns
         "all" supervises every assistant turn, "last" only the last one. Turns that the row switches off
-        (`Example.not_learned`) are never supervised.
+        (``Example.not_learned``) are never supervised.
     stop_tokens
         Special tokens at which generation stops, besides the tokenizer's own end token and the one that the
         template writes after an answer.
@@ -127,7 +127,7 @@ def render(
 
 
 def template_text(tokenizer: Any, template: str = "model") -> str:
-    """The Jinja text of a template, for `tokenizer.chat_template`: what serves the model must write what trained it.
+    """The Jinja text of a template, for ``tokenizer.chat_template``: what serves the model must write what trained it.
 
     Raises
     ------
@@ -168,7 +168,7 @@ def prompt_text(chat: Example | Sequence[Message], tokenizer: Any) -> str:
     Parameters
     ----------
     chat
-        Messages, or an `Example`, whose last answer is then left out and whose tools and input are used.
+        Messages, or an ``Example``, whose last answer is then left out and whose tools and input are used.
     tokenizer
         Its chat template is used.
     """
@@ -194,7 +194,7 @@ class ChatTemplate:
     Parameters
     ----------
     tokenizer, template, stop_tokens
-        As in `render`.
+        As in ``render``.
     """
 
     def __init__(self, tokenizer: Any = None, template: str = "model", stop_tokens: Iterable[str] = ()):
@@ -298,7 +298,7 @@ class ChatTemplate:
         return message
 
     def render(self, example: Example, turns: str = "all") -> Rendered:
-        """Render an example; as the function `render`."""
+        """Render an example; as the function ``render``."""
         if turns not in TURNS:
             raise ValueError(f"turns={turns!r}: expected 'all' or 'last'.")
         messages, arguments = example.messages, _arguments(example)
@@ -570,7 +570,7 @@ def _mark_at(content: str, answer: bool = False) -> int:
     """Where a turn's mark goes: before a character that isn't white space, so that no stripping moves it.
 
     In an answer it is the last one; in other turns, far enough from both ends that a template which asks how a text begins
-    or ends gets the same reply (Qwen3 looks for `</tool_response>`).
+    or ends gets the same reply (Qwen3 looks for ``</tool_response>``).
     """
     last = len(content.rstrip()) - 1
     if answer or last < 2 * _TAIL:

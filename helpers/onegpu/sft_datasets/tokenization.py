@@ -79,20 +79,20 @@ def tokenize(
     Parameters
     ----------
     row
-        An `Example`, or a row of any format that `to_example` reads.
+        An ``Example``, or a row of any format that ``to_example`` reads.
     tokenizer
         A fast transformers tokenizer (it must give character offsets).
     max_length
         The most tokens to keep; None for no limit.
     template, turns
-        As in `render`.
+        As in ``render``.
     truncation
-        What to do with an example longer than `max_length`. "error": raise. "drop": drop it whole.
+        What to do with an example longer than ``max_length``. "error": raise. "drop": drop it whole.
         "turns": keep as many whole turns as end in a whole answer, drop the example if not even one
         fits. "right": cut at max_length, in the middle of an answer if need be; what was cut is in
-        `lost_supervised_tokens`. An example of which no supervised token is left is always dropped.
+        ``lost_supervised_tokens``. An example of which no supervised token is left is always dropped.
     row_index
-        The row's number, for messages and `Tokenized.row`.
+        The row's number, for messages and ``Tokenized.row``.
 
     Raises
     ------
@@ -128,7 +128,7 @@ class RowTokenizer:
     Parameters
     ----------
     tokenizer, max_length, template, turns, truncation, repairs, stop_tokens
-        As in `tokenize_rows`.
+        As in ``tokenize_rows``.
     """
 
     def __init__(
@@ -266,7 +266,7 @@ class RowTokenizer:
 
 
 def token_span(encoding: Any, start: int, end: int) -> tuple[int, int]:
-    """First and last token of a span of characters, by the rule of `supervised_mask`, from a fast tokenizer's encoding."""
+    """First and last token of a span of characters, by the rule of ``supervised_mask``, from a fast tokenizer's encoding."""
     first = next(t for t in map(encoding.char_to_token, range(start, end)) if t is not None)
     last = next(t for t in map(encoding.char_to_token, range(end - 1, start - 1, -1)) if t is not None)
     return first, last
@@ -303,16 +303,16 @@ def tokenize_rows(
     Parameters
     ----------
     rows
-        Rows of any format that `to_example` reads, or `Example` values.
+        Rows of any format that ``to_example`` reads, or ``Example`` values.
     tokenizer, max_length, template, turns, truncation
-        As in `tokenize`; here "drop" is the default.
+        As in ``tokenize``; here "drop" is the default.
     bad_rows
         What to do with a row that can't be trained on: "stop" with an error, or "skip" it; skipped rows are in
-        `bad_rows` of the result, with what is wrong with each.
+        ``bad_rows`` of the result, with what is wrong with each.
     repairs
-        Names of repairs of `normalise` ("fold_system", "merge_turns", ...), applied before.
+        Names of repairs of ``normalise`` ("fold_system", "merge_turns", ...), applied before.
     stop_tokens
-        As in `render`.
+        As in ``render``.
     batch_size
         Rows tokenized at once, which the tokenizer spreads over the cores.
     progress

@@ -20,7 +20,7 @@ class Tokenized:
     Attributes
     ----------
     input_ids, labels
-        Of equal length; labels are the ids where supervised, else -100. Both are empty when `dropped`.
+        Of equal length; labels are the ids where supervised, else -100. Both are empty when ``dropped``.
     supervised_tokens
         How many labels count in the loss: those from position 1 on (the model predicts token i from
         the tokens before it, so a label at position 0 is never used).
@@ -103,7 +103,7 @@ class TokenizedSet:
     unit: str = "rows"
 
     def take(self, indices: np.ndarray, rows: int, **changes: Any) -> TokenizedSet:
-        """Keep some of the examples; `rows` and `changes` are the figures of what is left."""
+        """Keep some of the examples; ``rows`` and ``changes`` are the figures of what is left."""
         return replace(self, examples=self.examples.take(indices), rows=rows, **changes)
 
     @classmethod

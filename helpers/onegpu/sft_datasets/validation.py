@@ -59,7 +59,7 @@ WARNINGS = {
 
 @dataclass(frozen=True)
 class ValidationReport:
-    """What `validate` found.
+    """What ``validate`` found.
 
     Attributes
     ----------
@@ -68,7 +68,7 @@ class ValidationReport:
     counts
         Findings by code, the most frequent first.
     problems
-        The findings themselves, in row order, at most `keep` of `validate`.
+        The findings themselves, in row order, at most ``keep`` of ``validate``.
     """
 
     rows: int
@@ -121,7 +121,7 @@ def validate(
     Parameters
     ----------
     rows
-        Rows or `Example` values; a stream is fine.
+        Rows or ``Example`` values; a stream is fine.
     strict
         Raise at the first error instead of going on.
     keep

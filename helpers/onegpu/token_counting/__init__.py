@@ -4,9 +4,9 @@ Three ideas carry it. A row's length is the difference of two offsets. Labels ca
 memory-mapped file. And a ``datasets.Dataset`` is a table *and* an indices mapping: to count the table alone counts
 rows that ``filter`` took out.
 
-Read it in this order: `counts` (what comes out), `columns` (what a list column is in memory), `counting` (one piece),
-`sources` and `files` (where pieces come from), `resident` (why memory stays small); then `steps` (optimizer steps, padding,
-packing), `recipes` (how others count), `buffers` (a look into a table's memory) and `report` (the command line).
+Read it in this order: ``counts`` (what comes out), ``columns`` (what a list column is in memory), ``counting`` (one piece),
+``sources`` and ``files`` (where pieces come from), ``resident`` (why memory stays small); then ``steps`` (optimizer steps, padding,
+packing), ``recipes`` (how others count), ``buffers`` (a look into a table's memory) and ``report`` (the command line).
 """
 
 from onegpu.token_counting.columns import MissingColumn

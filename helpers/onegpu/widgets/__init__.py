@@ -3,8 +3,8 @@
     from onegpu import widgets
     widgets.quantization.explorer()
 
-`explore` is the pattern that they use; `reveal` asks a question and answers it after the reader has guessed; `chat` talks
-to a model. Only what ipywidgets 7.7 (Colab) and 8 share, and no `interact` and no `Output`, whose results nbval and
+``explore`` is the pattern that they use; ``reveal`` asks a question and answers it after the reader has guessed; ``chat`` talks
+to a model. Only what ipywidgets 7.7 (Colab) and 8 share, and no ``interact`` and no ``Output``, whose results nbval and
 previews don't see.
 """
 

@@ -1,4 +1,4 @@
-"""`reveal`: a question that is answered after the reader has guessed.
+"""``reveal``: a question that is answered after the reader has guessed.
 
 Where there is a kernel: a field for a guess, a button, and then the answer with the guess beside it. In a stored page
 (GitHub, a site, JupyterLab before Run All): the question, with the answer folded under it. As plain text: both, so that
@@ -30,10 +30,10 @@ def reveal(question: str, *answers: Any, unit: str = "", form: str = "", why: st
     Parameters
     ----------
     question
-        What is asked, in a sentence. `code` may stand in backticks, here and in `why`.
+        What is asked, in a sentence. ``code`` may stand in backticks, here and in ``why``.
     answers
-        The answer: a number, a text, a figure that has a caption (`onegpu.plots.captioned`), or anything with a
-        `_repr_html_`, such as a table. Several are shown below each other; a guess is compared with the first.
+        The answer: a number, a text, a figure that has a caption (``onegpu.plots.captioned``), or anything with a
+        ``_repr_html_``, such as a table. Several are shown below each other; a guess is compared with the first.
     unit
         What a number counts: "codes", "GiB", "%".
     form

@@ -1,6 +1,6 @@
-"""`explore`: controls, and a picture with real alt text that is drawn anew when one of them moves.
+"""``explore``: controls, and a picture with real alt text that is drawn anew when one of them moves.
 
-The picture is an `<img alt=...>` inside an HTML widget, with the controls' values and the same sentence under it in
+The picture is an ``<img alt=...>`` inside an HTML widget, with the controls' values and the same sentence under it in
 text: JupyterLab shows no alt text of plain figures. A stored notebook keeps the first picture, so that a preview without
 a kernel shows something.
 """
@@ -76,7 +76,7 @@ _WIDE = {"description_width": "initial"}
 
 
 def explore(draw: Callable[..., tuple[Any, str]], **controls: Any) -> None:
-    """Show controls and what `draw` makes of their values.
+    """Show controls and what ``draw`` makes of their values.
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ def explore(draw: Callable[..., tuple[Any, str]], **controls: Any) -> None:
     Raises
     ------
     Exception
-        What `draw` raises on the first values. Later errors are shown in place of the picture.
+        What ``draw`` raises on the first values. Later errors are shown in place of the picture.
     """
     picture = ipywidgets.HTML()
     lists = any(isinstance(control, ipywidgets.Dropdown) for control in controls.values())
@@ -166,7 +166,7 @@ def present(frame: Any, shown: Any, sentence: str, words: str) -> None:
 
 
 def display_widget(frame: Any, stored: dict[str, str], alt: str = "") -> None:
-    """Display a widget; `stored` is what stands in its place where there is no kernel, by MIME type."""
+    """Display a widget; ``stored`` is what stands in its place where there is no kernel, by MIME type."""
     from IPython.display import display
 
     display(
@@ -191,5 +191,5 @@ def _html(shown: Any, sentence: str, values: str) -> str:
 
 
 def live(html: str) -> str:
-    """Return HTML for an `ipywidgets.HTML`: its tables have room between columns, its lines break at the window."""
+    """Return HTML for an ``ipywidgets.HTML``: its tables have room between columns, its lines break at the window."""
     return f'{_STYLE}<div class="onegpu-live">{html}</div>'

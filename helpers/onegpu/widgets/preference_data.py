@@ -26,7 +26,7 @@ def _loss(rewards: list[float], pairs: list[tuple[int, int]]) -> float:
 
 
 def _after_a_step(rewards: list[float], pairs: list[tuple[int, int]]) -> list[float]:
-    """Rewards after one step of gradient descent on themselves, of size `STEP`."""
+    """Rewards after one step of gradient descent on themselves, of size ``STEP``."""
     moved = list(rewards)
     for i, j in pairs:
         push = STEP / len(pairs) / (1 + math.exp(rewards[i] - rewards[j]))

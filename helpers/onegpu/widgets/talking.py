@@ -1,4 +1,4 @@
-"""`chat`: talk to a model in a notebook, as ``onegpu chat`` does in a terminal.
+"""``chat``: talk to a model in a notebook, as ``onegpu chat`` does in a terminal.
 
 A field, in which Enter sends, and the conversation above it, which grows while the model answers. What it shows in a
 stored page, where nobody answers, is a sentence.

@@ -118,7 +118,7 @@ NO_OPTIONS = {
     "raise_exception": "of a template's text", "attribute": "of a template's text", "eos_token": "of a tokenizer",
     "add_generation_prompt": "of a template's text",
     "save_to_disk": "of datasets", "set_transform": "of datasets", "with_format": "of datasets",
-    "adapter_model": "a file", "qlora_finetune": "a module", "list_flatten": "a function of pyarrow",
+    "adapter_model": "a file", "adapter_config": "a file", "qlora_finetune": "a module", "list_flatten": "a function of pyarrow",
     "seq_lens": "a key of batches", "is_gradient_checkpointing": "of transformers",
     "prepare_model_for_kbit_training": "a function of peft", "sdpa_expanded": "a value of attention",
     "q_proj": "a value of target_modules", "v_proj": "a value of target_modules",

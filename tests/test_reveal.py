@@ -99,7 +99,7 @@ def test_a_figure_a_table_and_several_lines(asked):
     stored, *_ = asked("What does it look like?", chart, Table(), "a\nb")
     assert '<img alt="The only bar is 1 GiB high." src="data:image/png;base64,iVBOR' in stored["text/html"]
     assert "<table>" in stored["text/html"]
-    assert '<pre style="white-space:pre-wrap">a\nb</pre>' in stored["text/html"]
+    assert '<pre style="white-space:pre-wrap;font-family:monospace">a\nb</pre>' in stored["text/html"]
     assert (
         stored["text/plain"]
         == "What does it look like?\nAnswer: Figure: The only bar is 1 GiB high.\none: 1.\na\nb"

@@ -169,7 +169,7 @@ class Exercise:
         Examples
         --------
         >>> Exercise("4.3", "blocks", abs, (), "stretch", 4, 2, 20).facts
-        '*Stretch ★* · difficulty ●●●●○ · importance ●●○○○ · at most 20 minutes · ``hint("4.3")``'
+        '*Stretch ★* · difficulty ●●●●○ · importance ●●○○○ · at most 20 minutes · `hint("4.3")`'
         """
         dots = ["●" * n + "○" * (5 - n) for n in (self.difficulty, self.importance)]
         return (

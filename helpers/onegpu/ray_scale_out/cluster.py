@@ -266,7 +266,6 @@ def worker_environment() -> dict[str, str]:
         # Several workers on one machine: threads of their own would fight for the same cores.
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
         "TOKENIZERS_PARALLELISM": "false",
-        "PYTHONWARNINGS": "ignore",
     } | {name: os.environ[name] for name in kept if name in os.environ}
 
 

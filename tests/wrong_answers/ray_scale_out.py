@@ -965,14 +965,6 @@ ANSWERS.statements(
         "other columns stay": text_and_tokens,
     },
 )
-ANSWERS.equivalent(
-    "8.10",
-    "how often Ray starts a dead actor anew changes no row",
-    "0 -> 1",
-    "0 -> -1",
-    "dataset.map_batches(Stage, concurrency=actors, max_restarts=0) -> "
-    "dataset.map_batches(Stage, concurrency=actors)",
-)
 ANSWERS.equivalent("8.10", "a column may be a list", "np.array(counts) -> counts")
 
 # 8.11 -----------------------------------------------------------------------------------------------------------------

@@ -100,7 +100,7 @@ def tokens_column(
             batch["tokens"] = np.array([len(self.tokenizer(text)) for text in batch["text"]])
             return batch
 
-    return dataset.map_batches(Stage, concurrency=actors, max_restarts=0)
+    return dataset.map_batches(Stage, concurrency=actors)
 
 
 def resumable_loop(train: Any, step_once: Callable[[Any, int], Any], steps: int, save_every: int) -> None:

@@ -733,7 +733,7 @@ ANSWERS.equivalent(
     "(… for loss, n in zip(losses, tokens) if n) -> (… for loss, n in zip(losses, tokens) if loss and n)",
 )
 ANSWERS.equivalent("8.4", "rows are a list", "list(rows) -> rows")
-ANSWERS.equivalent("8.7", "a hair is a hair", "1e-09 -> 5e-10")
+ANSWERS.equivalent("8.7", "a hair is a hair", "1e-06 -> 5e-07")
 ANSWERS.statements(
     "8.1",
     {

@@ -10,6 +10,7 @@ import torch
 from onegpu import models
 from onegpu.chat import find_place, open_speaker
 from onegpu.export import export, find_turns, modelfile, quantize, read_back
+from onegpu.export.blocks import quantize_blocks
 from onegpu.export.checks import Agreement, Answers
 from onegpu.export.exporting import _judge
 from onegpu.gpu_memory import simulated
@@ -114,7 +115,7 @@ def test_more_than_low_rank_matrices_is_no_gguf_adapter_and_says_so(tiny_run, tm
 
 @needs_llama_cpp
 @pytest.mark.slow
-def test_four_bits_are_the_gguf_packages_and_the_rest_is_kept(exported, tmp_path):
+def test_four_bits_are_read_by_the_gguf_package_and_the_rest_is_kept(exported, tmp_path):
     import gguf
 
     quantize(exported.files[0], tmp_path / "small.gguf", "q4_0")
@@ -131,6 +132,24 @@ def test_four_bits_are_the_gguf_packages_and_the_rest_is_kept(exported, tmp_path
         assert np.abs(again - whole).max() <= scale / (7 if new.tensor_type.name == "Q4_0" else 127)
     summary = read_back(tmp_path / "small.gguf")
     assert summary.file_bytes < read_back(exported.files[0]).file_bytes
+
+
+@pytest.mark.parametrize("kind", ["q4_0", "q4_1", "q5_0", "q5_1"])
+def test_blocks_have_the_packages_format_and_a_smaller_error(kind):
+    gguf = pytest.importorskip("gguf", reason="the gguf package is missing: pip install gguf")
+    type_ = gguf.GGMLQuantizationType[kind.upper()]
+    weights = np.random.default_rng(0).standard_t(4, (64, 96)).astype(np.float16)
+    weights[0], weights[1, :32] = 0, 0.5
+    plain, searched = gguf.quantize(weights.astype(np.float32), type_), quantize_blocks(weights, kind)
+    assert searched.shape == plain.shape
+    errors = [np.square(gguf.dequantize(b, type_) - weights).sum() for b in (plain, searched)]
+    assert errors[1] < (0.95 if kind == "q4_0" else 0.9) * errors[0]
+    assert (gguf.dequantize(searched, type_)[:2, :32] == weights[:2, :32]).all()
+    # weights on a grid stay where they are: the course's base is a q4_1 copy
+    on_grid = gguf.dequantize(plain, type_)
+    np.testing.assert_allclose(
+        gguf.dequantize(quantize_blocks(on_grid, kind), type_), on_grid, rtol=1e-3, atol=1e-3
+    )
 
 
 def test_merged_is_written_once_and_is_base_plus_adapter(tiny_run, tmp_path):
@@ -216,7 +235,14 @@ def test_without_the_extra_the_install_line_is_said(monkeypatch, tiny_run, tmp_p
 def test_what_is_not_the_model_is_refused_by_its_numbers():
     good, bad = Agreement(9, 0.001, 0.01, 3.0, 3.0), Agreement(9, 0.5, 2.0, 5.0, 3.0)
     _judge("f16", good, Answers(3, 3))
-    _judge("q4_0", bad, Answers(0, 3, 2.0, ("a", "b")))  # four bits are another model: printed, not refused
+    # four bits are another model: its loss is printed, named from a tenth on, and refused where the model is gone
+    assert _judge("q4_0", good, Answers(0, 3, 2.0, ("a", "b"))) == []
+    assert _judge("q4_0", bad, Answers(0, 3, 2.0, ("a", "b"))) == [
+        "  q4_0 costs 67% of perplexity here: q5_0 or q8_0 loses less"
+    ]
+    for perplexity in (6.1, float("nan")):
+        with pytest.raises(ValueError, match="too little of the model is left in q4_0.*take q5_0 or q8_0"):
+            _judge("q4_0", Agreement(9, 1.5, 9.0, perplexity, 3.0), Answers(3, 3))
     _judge("f16", good, Answers(2, 3, 0.01, ("a", "b")))  # a near tie
     for kind in ("f16", "q8_0"):
         with pytest.raises(ValueError, match="isn't the model"):

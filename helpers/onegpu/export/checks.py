@@ -19,6 +19,12 @@ EXACT = {"f32": 0.01, "f16": 0.01, "bf16": 0.1, "q8_0": 0.1}
 llama.cpp multiplies in the type of the weights (q8_0 also rounds the activations) and keeps keys and values in fp16; a
 wrong tensor, a wrong permutation or a wrong rope moves them by whole nats."""
 
+NOTICED, LOST = 1.1, 2.0
+"""Times the merged model's perplexity from which a 4- or 5-bit file is warned of, and refused.
+
+SmolLM2-135M is that sensitive: with the blocks' plain extremes as scales, q4_0 of a run of it had eight times the
+perplexity and answered in fragments, though each of its weights was written rightly."""
+
 TOP = 256
 
 

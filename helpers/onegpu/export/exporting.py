@@ -18,7 +18,7 @@ from onegpu.chat.llama_cpp import Engine
 from onegpu.chat.places import Place, base_of, find_place, run_system_prompt
 from onegpu.chat.speakers import TransformersSpeaker
 from onegpu.export import gguf_files
-from onegpu.export.checks import EXACT, Agreement, Answers, compare_answers, compare_logprobs
+from onegpu.export.checks import EXACT, LOST, NOTICED, Agreement, Answers, compare_answers, compare_logprobs
 from onegpu.export.hub import check_login, push
 from onegpu.export.modelfile import find_turns, modelfile
 from onegpu.qlora_finetune import FinetuneConfig, merge_adapter, triage_example
@@ -275,18 +275,31 @@ def _check(job: _Job, engine: Engine, kind: str, reference: TransformersSpeaker)
     agreement = compare_logprobs(engine, reference.model, tokenized)
     chats = [list(to_example(row).messages)[:-1] for row in job.rows[:ANSWERS]]
     answers = compare_answers(engine, reference, chats, ANSWER_TOKENS)
-    _judge(kind, agreement, answers)
-    return [f"  {agreement}", f"  {answers}"]
+    return [f"  {agreement}", f"  {answers}", *_judge(kind, agreement, answers)]
 
 
-def _judge(kind: str, agreement: Agreement, answers: Answers) -> None:
+def _judge(kind: str, agreement: Agreement, answers: Answers) -> list[str]:
+    """Refuse a file that isn't the model, or that has lost too much of it; return what is to be warned of."""
     bound = EXACT.get(kind)
+    times = agreement.perplexity / agreement.reference_perplexity
+    if bound is None and not times <= LOST:
+        raise ValueError(
+            f"too little of the model is left in {kind}: its {agreement}. At most {LOST:g} times the perplexity is "
+            f"expected: take {_larger(kind)}. Not written"
+        )
     if bound is not None and not agreement.mean_difference <= bound:
         raise ValueError(
             f"the {kind} file isn't the model: its {agreement}, and at most {bound} on average are expected. Not written"
         )
     if kind in ("f32", "f16") and answers.worst_gap > max(0.05, 4 * agreement.max_difference):
         raise ValueError(f"the {kind} file answers differently: {answers}. Not written")
+    if bound is None and times > NOTICED:
+        return [f"  {kind} costs {times - 1:.0%} of perplexity here: {_larger(kind)} loses less"]
+    return []
+
+
+def _larger(kind: str) -> str:
+    return "q8_0" if kind.startswith("q5") else "q5_0 or q8_0"
 
 
 def _write_ollama(job: _Job, folder: Path, types: tuple[str, ...], system: str | None) -> Exported:

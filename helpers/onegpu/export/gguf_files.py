@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from onegpu.chat.llama_cpp import INSTALL
+from onegpu.export.blocks import quantize_blocks
 
 TYPES = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0")
 """Types of the weights, from exact to small. The converter writes the first four, the rest is made from its f16."""
@@ -139,8 +140,10 @@ def quantize(source: Path, target: Path, to: str) -> None:
     writer.write_ti_data_to_file()
     for tensor, wanted in zip(reader.tensors, kinds, strict=True):
         data = tensor.data
-        if wanted != tensor.tensor_type:
+        if wanted == gguf.GGMLQuantizationType.Q8_0:
             data = gguf.quantize(data.astype(np.float32), wanted)
+        elif wanted != tensor.tensor_type:
+            data = quantize_blocks(data.reshape(-1, data.shape[-1]), to)
         writer.write_tensor_data(data)
     writer.close()
 

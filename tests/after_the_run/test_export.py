@@ -238,7 +238,7 @@ def test_what_is_not_the_model_is_refused_by_its_numbers():
     # four bits are another model: its loss is printed, named from a tenth on, and refused where the model is gone
     assert _judge("q4_0", good, Answers(0, 3, 2.0, ("a", "b"))) == []
     assert _judge("q4_0", bad, Answers(0, 3, 2.0, ("a", "b"))) == [
-        "  q4_0 costs 67% of perplexity here: q5_0 or q8_0 loses less"
+        "  q4_0: perplexity 67% above the merged model's; q5_0 or q8_0 loses less"
     ]
     for perplexity in (6.1, float("nan")):
         with pytest.raises(ValueError, match=r"too little of the model is left in q4_0.*take q5_0 or q8_0"):

@@ -64,7 +64,7 @@ def main():
     with local_ray(2):
         config = FinetuneConfig(max_steps=steps, eval_rows=2, save_steps=1000)
         found, recipe = (
-            windows(source_of(config), 32),
+            windows(source_of(config).rows, 32),
             Recipe(models.load_tokenizer(config.model), config.max_length),
         )
         started = time.perf_counter()

@@ -14,7 +14,7 @@ from onegpu.ray_scale_out import pipeline
 from onegpu.ray_scale_out.cluster import NotEnoughResources, data_cpus, spill_room, worker_resources
 from onegpu.ray_scale_out.layout import StreamCounts, schedule, shard
 from onegpu.ray_scale_out.pipeline import Recipe, count_rows, packed_rows, to_examples
-from onegpu.ray_scale_out.training import recipe_of, source_of, split_windows
+from onegpu.ray_scale_out.training import _held_out_bad_rows, recipe_of, source_of, split_windows
 from onegpu.ray_scale_out.window import Window, read_window, windows
 from onegpu.sft_datasets import tokenize_rows
 
@@ -266,6 +266,17 @@ def test_a_disk_too_full_to_spill_to_is_an_error():
         spill_room("/data", 40_000_000_000, usage=(100_000_000_000, 60_000_000_000, 40_000_000_000))
 
 
+def split(config, say):
+    """Windows of a config, and what is left of them to train on."""
+    source = source_of(config)
+    found = windows(source.rows, 8)
+    return found, *split_windows(source, found, recipe_of(config), config, say, parallel=False)
+
+
+def trained(found, recipe):
+    return [n for row in packed_rows(found, recipe) for n in row["rows"]]
+
+
 @pytest.mark.parametrize("kind", ["jsonl", "json"])
 def test_a_share_is_held_out_as_in_one_process(tiny_config, tokenizer, tmp_path, kind):
     """The same rows, a question asked twice on one side; what is left is counted and packed without them."""
@@ -281,11 +292,10 @@ def test_a_share_is_held_out_as_in_one_process(tiny_config, tokenizer, tmp_path,
     config = tiny_config(data=str(path), eval_data=None, eval_rows=None, eval_share=0.2, max_length=96)
     alone = prepare_data(config, tokenizer)
     said = []
-    found = windows(source_of(config), 8)
-    counts, recipe, held = split_windows(found, recipe_of(config), config, said.append, parallel=False)
+    found, counts, recipe, held = split(config, said.append)
     assert said == list(alone.notes)
-    assert recipe.held_out == set(alone.held_out.examples.rows.tolist())
-    assert held == alone.raw_held_out == [twice[n] for n in sorted(recipe.held_out)]
+    assert recipe.left_out == set(alone.held_out.examples.rows.tolist())
+    assert held == alone.raw_held_out == [twice[n] for n in sorted(recipe.left_out)]
     assert (counts.kept, counts.tokens) == (len(alone.train), alone.train.tokens)
     packed = list(packed_rows(found, recipe))
     assert counts.packed == tuple(sum(row["window"] == w.window for row in packed) for w in found)
@@ -295,6 +305,42 @@ def test_a_share_is_held_out_as_in_one_process(tiny_config, tokenizer, tmp_path,
 def test_named_held_out_rows_and_a_share_of_0_split_nothing(tiny_config, chats_file):
     for changes in ({}, {"eval_data": None, "eval_share": 0.0}):
         config = tiny_config(**changes)
-        found = windows(source_of(config), 8)
-        counts, recipe, held = split_windows(found, recipe_of(config), config, pytest.fail, parallel=False)
-        assert (counts.kept, recipe.held_out, held) == (25, frozenset(), [])
+        _, counts, recipe, held = split(config, pytest.fail)
+        assert (counts.kept, recipe.left_out, held) == (25, frozenset(), [])
+
+
+@pytest.mark.parametrize("eval_share", [0.0, 0.2])
+def test_shares_of_several_sources_are_those_of_one_process(tiny_config, tokenizer, tmp_path, eval_share):
+    """The same rows of each source, after the same were held out, though rows in both are too long."""
+    long = {"prompt": "word " * 200, "completion": "yes"}
+    many = write(tmp_path / "many.jsonl", [*ROWS[:20], long, *ROWS[20:40]])
+    few = write(tmp_path / "few.jsonl", [long, *ROWS[40:]])
+    config = tiny_config(
+        data=(str(many), str(few)), data_shares=(0.75, 0.25), eval_data=None, eval_rows=None, eval_share=eval_share,
+        max_length=96,
+    )  # fmt: skip
+    alone = prepare_data(config, tokenizer)
+    said = []
+    found, counts, _, held = split(config, said.append)
+    assert said == list(alone.notes)
+    assert held == alone.raw_held_out
+    assert (counts.kept, counts.tokens) == (len(alone.train), alone.train.tokens)
+    assert counts.dropped == {"too_long": (20, 41)}
+    taken = [source_of(config).place(number)[0] for number in trained(found, split(config, said.append)[2])]
+    assert sorted(Counter(taken)) == sorted([str(few), str(many)])
+    assert Counter(taken)[str(many)] == 3 * Counter(taken)[str(few)]
+
+
+def test_skipped_rows_are_listed_with_their_source_held_out_ones_too(tiny_config, tmp_path):
+    bad = {"prompt": "Where?", "completion": " "}
+    one = write(tmp_path / "one.jsonl", [*ROWS[:9], bad])
+    two = write(tmp_path / "two.jsonl", [bad, *ROWS[9:]])
+    held = write(tmp_path / "held.jsonl", [ROWS[0], bad])
+    config = tiny_config(data=(str(one), str(two)), eval_data=str(held), eval_rows=None, bad_rows="skip")
+    source = source_of(config)
+    _, counts, recipe, _ = split(config, pytest.fail)
+    assert [source.place(number) for number, _ in counts.bad_rows] == [(str(one), 9), (str(two), 0)]
+    assert all("expected an answer" in problem for _, problem in counts.bad_rows)
+    assert [row[:2] for row in _held_out_bad_rows(config, recipe.tokenizer)] == [(str(held), 1)]
+    with pytest.raises(ValueError, match=r"held\.jsonl: row 1, field 'completion'"):
+        _held_out_bad_rows(dataclasses.replace(config, bad_rows="stop"), recipe.tokenizer)

@@ -294,7 +294,7 @@ def _judge(kind: str, agreement: Agreement, answers: Answers) -> list[str]:
     if kind in ("f32", "f16") and answers.worst_gap > max(0.05, 4 * agreement.max_difference):
         raise ValueError(f"the {kind} file answers differently: {answers}. Not written")
     if bound is None and times > NOTICED:
-        return [f"  {kind} costs {times - 1:.0%} of perplexity here: {_larger(kind)} loses less"]
+        return [f"  {kind}: perplexity {times - 1:.0%} above the merged model's; {_larger(kind)} loses less"]
     return []
 
 

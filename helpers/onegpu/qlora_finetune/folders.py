@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -286,6 +286,19 @@ def save_adapter(
         (part / "README.md").write_text(card, encoding="utf-8")
     shutil.rmtree(folder, ignore_errors=True)
     os.replace(part, folder)
+
+
+BAD_ROWS_FILE = "bad_rows.jsonl"
+
+
+def write_bad_rows(folder: Path, found: Iterable[tuple[str, int, str]]) -> None:
+    """List the rows that were left out, if there are any: source, number of the row, what is wrong with it."""
+    lines = [
+        json.dumps({"data": source, "row": n, "problem": said}, ensure_ascii=False) + "\n"
+        for source, n, said in found
+    ]
+    if lines:
+        (folder / BAD_ROWS_FILE).write_text("".join(lines), encoding="utf-8")
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:

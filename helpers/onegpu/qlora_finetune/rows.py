@@ -104,12 +104,15 @@ class Examples:
         Rows.
     task : Task
         Of the held-out rows.
+    sources : tuple of (str, int)
+        Of the training rows: each source and how many rows it has, in their order.
     """
 
     train: list[dict[str, Any]]
     held_out: list[dict[str, Any]]
     raw_held_out: list[dict[str, Any]]
     task: Task
+    sources: tuple[tuple[str, int], ...] = ()
 
 
 def prepare_data(
@@ -444,15 +447,23 @@ def _split_off(parts: list[_Part], config: FinetuneConfig, notes: list[str]) -> 
 
 def _take_shares(parts: list[_Part], config: FinetuneConfig, notes: list[str]) -> None:
     """Take of each source as many rows as give the shares wanted, without repeating one."""
-    total = min(len(part.tokenized) / share for part, share in zip(parts, config.data_shares, strict=True))
-    random = np.random.default_rng(config.seed)
-    for part, share in zip(parts, config.data_shares, strict=True):
-        there, wanted = len(part.tokenized), max(1, int(total * share + 1e-9))
-        kept = np.sort(random.permutation(there)[:wanted])
+    sizes = [(part.source, len(part.tokenized)) for part in parts]
+    for part, kept in zip(parts, choose_shares(sizes, config, notes, parts[0].tokenized.unit), strict=True):
         part.tokenized = part.tokenized.take(kept, part.tokenized.rows)
-        notes.append(
-            f"{part.source}: {wanted:,} of {there:,} {part.tokenized.unit}, for a share of {share:.1%}"
-        )
+
+
+def choose_shares(
+    sizes: Sequence[tuple[str, int]], config: FinetuneConfig, notes: list[str], unit: str = "rows"
+) -> list[np.ndarray]:
+    """Choose what ``data_shares`` takes of each source, given their names and sizes: sorted places, one array a source."""
+    total = min(there / share for (_, there), share in zip(sizes, config.data_shares, strict=True))
+    random = np.random.default_rng(config.seed)
+    chosen = []
+    for (source, there), share in zip(sizes, config.data_shares, strict=True):
+        wanted = max(1, int(total * share + 1e-9))
+        chosen.append(np.sort(random.permutation(there)[:wanted]))
+        notes.append(f"{source}: {wanted:,} of {there:,} {unit}, for a share of {share:.1%}")
+    return chosen
 
 
 def join(sets: Sequence[TokenizedSet]) -> TokenizedSet:
@@ -475,13 +486,14 @@ def read_examples(config: FinetuneConfig) -> Examples:
     """Read the training and held-out rows of a config as they are (nothing is split off)."""
     source = held_out_source(config)
     raw = _read_held_out(config)
-    train = [
-        task_of(name, config.method).to_row(row)
+    parts = [
+        (name, [task_of(name, config.method).to_row(row) for row in _read_units(name, config)])
         for name in sources_of(config.data)
-        for row in _read_units(name, config)
     ]
+    train = [row for _, rows in parts for row in rows]
     task = task_of(sources_of(source or config.data)[0], config.method)
-    return Examples(train, [t.to_row(row) for t, row in raw], [row for _, row in raw], task)
+    sources = tuple((name, len(rows)) for name, rows in parts)
+    return Examples(train, [t.to_row(row) for t, row in raw], [row for _, row in raw], task, sources)
 
 
 def _read_units(source, config, split="train", limit=None) -> Iterator[dict[str, Any]]:

@@ -31,6 +31,7 @@ from onegpu.qlora_finetune.folders import (
     save_adapter,
     start_output_dir,
     trained_to_the_end,
+    write_bad_rows,
     write_json,
 )
 from onegpu.qlora_finetune.memory import OutOfMemory, explain_out_of_memory, free_memory, is_out_of_memory
@@ -49,7 +50,6 @@ from onegpu.qlora_finetune.watching import LOG_FILE, LogFile, check_reporters
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
-BAD_ROWS_FILE = "bad_rows.jsonl"
 """Where the rows that were skipped are listed, in the output folder."""
 
 
@@ -221,12 +221,7 @@ def _train(config, output_dir, resume, say, loaded, on_step, stops) -> FinetuneR
     if not resume:
         start_output_dir(asked, fingerprints)
         log.start()
-    if prepared.bad_rows:
-        lines = [
-            json.dumps({"data": source, "row": n, "problem": said}, ensure_ascii=False)
-            for source, n, said in prepared.bad_rows
-        ]
-        (output_dir / BAD_ROWS_FILE).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    write_bad_rows(output_dir, prepared.bad_rows)
     stops.stage = "evaluating before training"
     before, answers_before = _before(output_dir, resume, say) or (None, None)
     if before is None:

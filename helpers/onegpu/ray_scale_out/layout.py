@@ -30,6 +30,8 @@ class StreamCounts:
         Rows read, examples kept, their tokens, and the supervised ones.
     dropped : dict of str to tuple of int
         Row numbers by reason.
+    bad_rows : tuple of (int, str)
+        Of rows that can't be used: number and what is wrong.
     longest : int
         Tokens of the longest example, dropped ones included.
     fingerprint : str
@@ -47,6 +49,7 @@ class StreamCounts:
     longest: int = 0
     fingerprint: str = ""
     system: str | None = None
+    bad_rows: tuple[tuple[int, str], ...] = ()
 
     def __str__(self) -> str:
         lines = [

@@ -52,7 +52,7 @@ PACKED = pa.schema(
 COUNTED = pa.schema(
     {
         "window": pa.int64(), "read": pa.int64(), "kept": pa.int64(), "packed": pa.int64(), "tokens": pa.int64(),
-        "supervised": pa.int64(), "dropped": pa.string(), "error": pa.string(), "rows": pa.list_(pa.int64()),
+        "supervised": pa.int64(), "dropped": pa.string(), "bad_rows": pa.string(), "error": pa.string(), "rows": pa.list_(pa.int64()),
         "questions": pa.list_(pa.int64()),
         "longest": pa.int64(),
         "fingerprint": pa.string(), "systems": pa.string(),
@@ -78,8 +78,8 @@ class Recipe:
         As for ``onegpu.sft_datasets.tokenize_rows`` and ``read_rows``.
     seed : int
         Of the order of windows and of packed rows in a window. None keeps the source's order.
-    held_out : frozenset of int
-        Numbers of rows that are left out, since they are for evaluation (``count_and_split``).
+    left_out : frozenset of int
+        Numbers of rows that aren't trained on, since they are for evaluation or over a share (``count_and_split``).
     """
 
     tokenizer: Any
@@ -92,7 +92,7 @@ class Recipe:
     repairs: tuple[str, ...] = ()
     stop_tokens: tuple[str, ...] = ()
     columns: Mapping[str, str] | None = None
-    held_out: frozenset[int] = frozenset()
+    left_out: frozenset[int] = frozenset()
 
     def __post_init__(self):
         if self.bad_rows not in ("stop", "skip"):
@@ -114,9 +114,9 @@ def tokenize_window(window: Window, recipe: Recipe) -> dict[str, Any]:
         recipe.tokenizer, recipe.max_length, turns=recipe.turns, truncation=recipe.truncation, repairs=recipe.repairs,
         stop_tokens=recipe.stop_tokens,
     )  # fmt: skip
-    kept, dropped, errors, good = [], {}, {}, []
+    kept, dropped, errors, good, bad = [], {}, {}, [], []
     for number, row in rows_or_errors(window):
-        if number in recipe.held_out:
+        if number in recipe.left_out:
             continue
         if not isinstance(row, ValueError):
             try:
@@ -133,6 +133,7 @@ def tokenize_window(window: Window, recipe: Recipe) -> dict[str, Any]:
             if recipe.bad_rows == "stop":
                 raise error
             dropped.setdefault("bad_row", []).append(number)
+            bad.append((number, str(error)))
         elif one.dropped:
             dropped.setdefault(one.dropped, []).append(number)
         else:
@@ -150,6 +151,7 @@ def tokenize_window(window: Window, recipe: Recipe) -> dict[str, Any]:
         "labels": [list(done.labels) for _, done in kept],
         "questions": [done.question for _, done in kept],
         "dropped": json.dumps(dropped),
+        "bad_rows": json.dumps(bad),
     }
 
 
@@ -197,6 +199,7 @@ def count_window(window: Window, recipe: Recipe) -> dict[str, Any]:
         return dict.fromkeys(COUNTED.names, 0) | {
             "window": window.window,
             "dropped": "{}",
+            "bad_rows": "[]",
             "error": str(error),
             "rows": [],
             "questions": [],
@@ -220,6 +223,7 @@ def count_window(window: Window, recipe: Recipe) -> dict[str, Any]:
         # A label at position 0 is never used: nothing comes before it.
         "supervised": sum(label != IGNORE_INDEX for labels in tokenized["labels"] for label in labels[1:]),
         "dropped": tokenized["dropped"],
+        "bad_rows": tokenized["bad_rows"],
         "error": "",
         "rows": tokenized["rows"],
         "questions": tokenized["questions"],
@@ -339,24 +343,24 @@ def count_and_split(
     parallel: bool = True,
     num_cpus: float = 1.0,
 ) -> tuple[StreamCounts, Recipe]:
-    """Count as ``count_rows``, hold rows out for evaluation, and count what is left.
+    """Count as ``count_rows``, leave rows out, and count what is left.
 
     Parameters
     ----------
     found, recipe, parallel, num_cpus
         As in ``count_rows``.
     choose
-        Chooses row numbers from (number of the question, row number) of all rows that can be trained on.
+        Chooses the rows to leave out from (number of the question, row number) of all that can be trained on.
 
     Returns
     -------
     tuple
-        The counts of what is left, and the recipe that leaves the held-out rows out.
+        The counts of what is left, and the recipe that leaves the others out.
     """
     figures = _figures(found, recipe, parallel, num_cpus)
     pairs = [pair for row in figures for pair in zip(row["questions"], row["rows"], strict=True)]
     chosen = choose(pairs)
-    recipe = dataclasses.replace(recipe, held_out=chosen)
+    recipe = dataclasses.replace(recipe, left_out=chosen)
     touched = [w for w in found if any(n in chosen for n in range(w.first_row, w.first_row + w.rows))]
     if touched:
         again = {row["window"]: row for row in _figures(touched, recipe, parallel, num_cpus)}
@@ -405,6 +409,7 @@ def _counts(figures: Sequence[Mapping[str, Any]]) -> StreamCounts:
         max((int(row["longest"]) for row in figures), default=0),
         hashlib.sha256("".join(row["fingerprint"] for row in figures).encode()).hexdigest()[:32],
         only(system for row in figures for system in json.loads(row["systems"])),
+        tuple((number, said) for row in figures for number, said in json.loads(row["bad_rows"])),
     )  # fmt: skip
     if not counts.kept:
         raise ValueError(f"nothing left to train on. {counts}")

@@ -6,14 +6,18 @@ the run, and hands both to Ray: a data set of packed rows, split among the worke
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import dataclasses
+import itertools
 import json
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from onegpu import data, models
 from onegpu.ray_scale_out.bottleneck import StepTimes
@@ -186,6 +190,7 @@ def finetune_distributed(
         check_output_dir,
         nothing_left,
         start_output_dir,
+        write_bad_rows,
         write_json,
     )
     from onegpu.qlora_finetune.stopping import only_process
@@ -213,12 +218,13 @@ def finetune_distributed(
             raise ValueError(f"{folder}: the run there is finished; there is nothing to resume")
         asked, config = config, start_from(config, None, say)
         planned = _plan(config, num_workers, window_rows, data_cpus(free), say)
-        config, counts, dataset, steps, held_out, reasons = planned
+        config, counts, dataset, steps, held_out, reasons, bad_rows = planned
         for reason in reasons:
             say(f"default: {reason}")
         fingerprints = _fingerprints(config, counts)
         if not resume:
             start_output_dir(asked, fingerprints)
+        write_bad_rows(folder, bad_rows)
         _same_layout(folder, resume, num_workers, window_rows, counts)
         if resume:
             check_fingerprints(folder, fingerprints, say)
@@ -307,15 +313,38 @@ def newest_step(folder: str | Path) -> int:
         return 0
 
 
-def source_of(config: FinetuneConfig) -> str | list[dict[str, Any]]:
-    """Return the training rows of a config, or the path of a JSONL file, which needn't be read whole."""
+@dataclass(frozen=True)
+class Source:
+    """Training rows, several sources one after the other.
+
+    Attributes
+    ----------
+    rows
+        The rows, or the path of a JSONL file, which needn't be read whole.
+    names : tuple of str
+    starts : tuple of int
+        Number of each source's first row.
+    """
+
+    rows: str | list[dict[str, Any]]
+    names: tuple[str, ...]
+    starts: tuple[int, ...]
+
+    def place(self, number: int) -> tuple[str, int]:
+        """Return the source of a row and its number there."""
+        at = bisect.bisect_right(self.starts, number) - 1
+        return self.names[at], number - self.starts[at]
+
+
+def source_of(config: FinetuneConfig) -> Source:
+    """Return the training rows of a config."""
     from onegpu.qlora_finetune.rows import read_examples
 
     if isinstance(config.data, str) and data.is_lines(Path(config.data)):
-        return config.data
-    if config.data_shares is not None:
-        raise ValueError("data_shares is for one process (onegpu.qlora_finetune.finetune): leave it out")
-    return read_examples(config).train
+        return Source(config.data, (config.data,), (0,))
+    examples = read_examples(config)
+    names, sizes = zip(*examples.sources, strict=True)
+    return Source(examples.train, names, tuple(itertools.accumulate(sizes[:-1], initial=0)))
 
 
 def recipe_of(config: FinetuneConfig) -> Recipe:
@@ -335,21 +364,37 @@ def recipe_of(config: FinetuneConfig) -> Recipe:
 
 
 def split_windows(
-    found: Sequence[Window], recipe: Recipe, config: FinetuneConfig, say: Callable[[str], None], **how: Any
+    source: Source,
+    found: Sequence[Window],
+    recipe: Recipe,
+    config: FinetuneConfig,
+    say: Callable[[str], None],
+    **how: Any,
 ) -> tuple[StreamCounts, Recipe, list[dict[str, Any]]]:
-    """Count windows and hold out what ``finetune`` would: the counts and recipe of the rest, and the held-out rows.
+    """Count a source's windows and leave out what ``finetune`` would: counts and recipe of the rest, and held-out rows.
 
     No rows are held out here where the config names some.
     """
-    from onegpu.qlora_finetune.rows import choose_held_out, held_out_source
+    from onegpu.qlora_finetune.rows import choose_held_out, choose_shares, held_out_source
 
-    if held_out_source(config) is not None or not config.eval_share:
+    splits = held_out_source(config) is None and config.eval_share > 0
+    if not splits and config.data_shares is None:
         return count_rows(found, recipe, **how), recipe, []
     notes: list[str] = []
+    held_out: set[int] = set()
 
     def choose(rows: Sequence[tuple[int, int]]) -> frozenset[int]:
-        chosen = choose_held_out([(question, 0, number) for question, number in rows], config, notes)
-        return frozenset(number for _, number in chosen)
+        if splits:
+            chosen = choose_held_out([(question, 0, number) for question, number in rows], config, notes)
+            held_out.update(number for _, number in chosen)
+        if config.data_shares is None:
+            return frozenset(held_out)
+        rest = np.array(sorted(number for _, number in rows if number not in held_out), dtype=np.int64)
+        parts = np.split(rest, np.searchsorted(rest, source.starts[1:]))
+        sizes = [(name, len(part)) for name, part in zip(source.names, parts, strict=True)]
+        taken = choose_shares(sizes, config, notes)
+        over = [np.delete(part, places) for part, places in zip(parts, taken, strict=True)]
+        return frozenset(held_out).union(*(part.tolist() for part in over))
 
     counts, recipe = count_and_split(found, recipe, choose, **how)
     for note in notes:
@@ -357,9 +402,9 @@ def split_windows(
     held = [
         rename(row, recipe.columns or {}, number, "the rows")
         for window in found
-        if any(n in recipe.held_out for n in range(window.first_row, window.first_row + window.rows))
+        if any(n in held_out for n in range(window.first_row, window.first_row + window.rows))
         for number, row in rows_or_errors(window)
-        if number in recipe.held_out
+        if number in held_out
     ]
     return counts, recipe, held
 
@@ -367,8 +412,9 @@ def split_windows(
 def _plan(config, num_workers, window_rows, num_cpus, say):
     from onegpu.qlora_finetune.run import positions_of
 
-    found = windows(source_of(config), window_rows)
-    counts, recipe, held = split_windows(found, recipe_of(config), config, say, num_cpus=num_cpus)
+    source = source_of(config)
+    found = windows(source.rows, window_rows)
+    counts, recipe, held = split_windows(source, found, recipe_of(config), config, say, num_cpus=num_cpus)
     config, reasons = config.filled(
         longest=counts.longest, positions=positions_of(config.model), rows=counts.kept
     )
@@ -380,7 +426,24 @@ def _plan(config, num_workers, window_rows, num_cpus, say):
         accumulation=config.gradient_accumulation_steps, epochs=config.num_train_epochs, max_steps=config.max_steps,
         seed=config.seed,
     )  # fmt: skip
-    return config, counts, packed_dataset(placed, recipe, num_cpus=num_cpus), steps, held, reasons
+    bad = [(*source.place(number), said) for number, said in counts.bad_rows]
+    bad += _held_out_bad_rows(config, recipe.tokenizer)
+    return config, counts, packed_dataset(placed, recipe, num_cpus=num_cpus), steps, held, reasons, bad
+
+
+def _held_out_bad_rows(config: FinetuneConfig, tokenizer: Any) -> list[tuple[str, int, str]]:
+    """Find held-out rows that can't be used before workers are started, in the sources that the config names."""
+    from onegpu.qlora_finetune.rows import held_out_source, prepare_held_out, read_held_out, sources_of
+
+    found = []
+    for name in sources_of(held_out_source(config) or ()):
+        try:
+            rows = read_held_out(dataclasses.replace(config, eval_data=name))
+            held, _ = prepare_held_out(rows, config, tokenizer)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from error
+        found += [(name, number, said) for number, said in (held.bad_rows if held else ())]
+    return found
 
 
 def _fit(config, dataset, num_workers, use_gpu, resources, folder, settings, max_failures) -> dict[str, Any]:

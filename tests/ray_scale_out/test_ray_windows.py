@@ -339,8 +339,10 @@ def test_skipped_rows_are_listed_with_their_source_held_out_ones_too(tiny_config
     config = tiny_config(data=(str(one), str(two)), eval_data=str(held), eval_rows=None, bad_rows="skip")
     source = source_of(config)
     _, counts, recipe, _ = split(config, pytest.fail)
-    assert [source.place(number) for number, _ in counts.bad_rows] == [(str(one), 9), (str(two), 0)]
-    assert all("expected an answer" in problem for _, problem in counts.bad_rows)
+    listed = source.places(counts.bad_rows)
+    assert [row[:2] for row in listed] == [(str(one), 9), (str(two), 0)]
+    for _, number, problem in listed:
+        assert problem.startswith(f"row {number}, field 'completion': found ' ', expected an answer")
     assert [row[:2] for row in _held_out_bad_rows(config, recipe.tokenizer)] == [(str(held), 1)]
     with pytest.raises(ValueError, match=r"held\.jsonl: row 1, field 'completion'"):
         _held_out_bad_rows(dataclasses.replace(config, bad_rows="stop"), recipe.tokenizer)

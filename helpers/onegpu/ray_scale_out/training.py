@@ -12,7 +12,7 @@ import dataclasses
 import itertools
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -335,6 +335,11 @@ class Source:
         at = bisect.bisect_right(self.starts, number) - 1
         return self.names[at], number - self.starts[at]
 
+    def places(self, problems: Iterable[tuple[int, str]]) -> list[tuple[str, int, str]]:
+        """Return the source, the number there and the problem of rows; a problem begins with its row's number."""
+        placed = [(number, *self.place(number), said) for number, said in problems]
+        return [(name, n, said.replace(f"row {number}", f"row {n}", 1)) for number, name, n, said in placed]
+
 
 def source_of(config: FinetuneConfig) -> Source:
     """Return the training rows of a config."""
@@ -426,7 +431,7 @@ def _plan(config, num_workers, window_rows, num_cpus, say):
         accumulation=config.gradient_accumulation_steps, epochs=config.num_train_epochs, max_steps=config.max_steps,
         seed=config.seed,
     )  # fmt: skip
-    bad = [(*source.place(number), said) for number, said in counts.bad_rows]
+    bad = source.places(counts.bad_rows)
     bad += _held_out_bad_rows(config, recipe.tokenizer)
     return config, counts, packed_dataset(placed, recipe, num_cpus=num_cpus), steps, held, reasons, bad
 

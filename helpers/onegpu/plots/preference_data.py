@@ -13,31 +13,84 @@ from onegpu.plots.drawing import arrow, box, canvas
 from onegpu.preference_data import RewardTraining, pairs_of
 
 
-def bradley_terry() -> Figure:
-    """Draw the chance that the chosen answer wins, and the loss, against the margin of rewards.
+def bradley_terry(
+    pairs: Sequence[tuple[float, float]] = ((2.0, 0.5), (-1.0, -2.5)), most: float = 4.0
+) -> Figure:
+    """Draw pairs of rewards as pins on a ruler with their margin between them, and the chance that goes with a margin.
+
+    Parameters
+    ----------
+    pairs
+        Rewards of A and of B. All pairs are to have the same margin.
+    most
+        Margins are drawn from minus this to this.
 
     Examples
     --------
-    >>> len(bradley_terry().axes)
-    2
+    >>> bradley_terry().onegpu_caption
+    'A lies 1.5 above B in both pairs, so both have the same chance: 82 %. Where the pair lies on the ruler does not matter.'
+    """
+    made, (left, right) = figure(
+        "From two rewards to a chance", "", "", rows=1, columns=2, size=(7.6, 3.2), width_ratios=(1.15, 1)
+    )
+    for row, (a, b) in enumerate(pairs):
+        left.axhline(row, color=COLOURS[5], linewidth=1.0)
+        for reward, name, colour in ((a, "A", 2), (b, "B", 1)):
+            left.plot([reward], [row], MARKERS[colour], markersize=11, color=COLOURS[colour])
+            left.annotate(
+                f"{name}\n{reward:+g}",
+                (reward, row),
+                (0, -12),
+                textcoords="offset points",
+                ha="center",
+                va="top",
+            )
+        left.annotate(
+            "",
+            (a, row + 0.16),
+            (b, row + 0.16),
+            arrowprops={"arrowstyle": "-|>", "lw": 2, "color": COLOURS[0]},
+        )
+        left.text((a + b) / 2, row + 0.22, f"m = {a - b:+g}", ha="center", va="bottom", color=COLOURS[0])
+    left.set(ylim=(-0.75, len(pairs) - 0.3), yticks=[], xlabel="reward")
+    left.margins(x=0.12)
+    left.spines["left"].set_visible(False)
+    left.grid(visible=False)
+    margins = [most * k / 40 for k in range(-40, 41)]
+    right.plot(margins, [1 / (1 + math.exp(-m)) for m in margins], color=COLOURS[0], marker="")
+    margin = pairs[0][0] - pairs[0][1]
+    chance = 1 / (1 + math.exp(-margin))
+    right.plot([margin, margin, -most], [0, chance, chance], ":", color=COLOURS[5], marker="")
+    right.plot([margin], [chance], "o", markersize=7, color=COLOURS[0])
+    right.set(xlabel="margin m", ylabel="chance that A is preferred", ylim=(0, 1.03), xlim=(-most, most))
+    return captioned(
+        made,
+        f"A lies {margin:g} above B in both pairs, so both have the same chance: {100 * chance:.0f} %. Where the pair lies on the "
+        "ruler does not matter.",
+    )
+
+
+def pair_loss() -> Figure:
+    """Draw the loss of a pair against its margin.
+
+    Examples
+    --------
+    >>> pair_loss().onegpu_caption
+    'At a margin of 0 the loss is ln 2 = 0.693 nats. At 4 hardly anything is left to learn (0.018); at -4 the loss is 4.018, and it grows in a straight line.'
     """
     margins = [k / 10 for k in range(-40, 41)]
-    chances = [1 / (1 + math.exp(-margin)) for margin in margins]
-    made, (left, other) = figure(
-        "From a margin to a loss", "chosen reward - rejected reward", "", rows=1, columns=2
+    made, axes = figure(
+        "What a margin costs", "margin: chosen reward - rejected reward", "loss (nats)", size=(7.0, 3.2)
     )
-    left.plot(margins, chances, color=COLOURS[0], marker="")
-    left.set_ylabel("chance that chosen wins")
-    other.plot(margins, [-math.log(chance) for chance in chances], color=COLOURS[1], marker="")
-    other.set_ylabel("loss (nats)")
-    other.plot([0], [math.log(2)], "o", color=COLOURS[1])
-    other.annotate("ln 2", (0, math.log(2)), textcoords="offset points", xytext=(8, 4))
+    axes.plot(margins, [math.log1p(math.exp(-margin)) for margin in margins], color=COLOURS[1], marker="")
+    axes.plot([0], [math.log(2)], "o", color=COLOURS[1])
+    axes.annotate("ln 2", (0, math.log(2)), textcoords="offset points", xytext=(8, 4))
     far = max(margins)
     return captioned(
         made,
-        f"At a margin of 0 the chance is one half and the loss ln 2 = {math.log(2):.3f} nats. At {far:.0f} hardly anything is "
-        f"left to learn ({math.log1p(math.exp(-far)):.3f}); at -{far:.0f} the loss is {math.log1p(math.exp(far)):.3f} and grows "
-        "in a straight line.",
+        f"At a margin of 0 the loss is ln 2 = {math.log(2):.3f} nats. At {far:.0f} hardly anything is left to learn "
+        f"({math.log1p(math.exp(-far)):.3f}); at -{far:.0f} the loss is {math.log1p(math.exp(far)):.3f}, and it grows in a "
+        "straight line.",
     )
 
 
@@ -133,39 +186,85 @@ def right_by_kind(counts: Mapping[str, tuple[int, int]]) -> Figure:
     return captioned(made, f"Right: {said}. A guess gets 50 %.")
 
 
-def dpo_margins(steps: Sequence[int], margins: Sequence[float], new: Sequence[bool]) -> Figure:
+def dpo_margins(runs: Mapping[str, Sequence[tuple[float, bool]]]) -> Figure:
     """Draw the margin of every training pair when its turn came: seen for the first time, or again.
 
     Parameters
     ----------
-    steps, margins
-        Of each pair that was trained on, in order.
-    new
-        Whether the pair was seen for the first time.
+    runs
+        By name: of each pair that was trained on, in order, the margin before its step, and whether the pair was seen for the
+        first time.
 
     Examples
     --------
-    >>> dpo_margins([0, 1], [0.0, 1.5], [True, False]).onegpu_caption
-    'Each point is a pair. Seen for the first time: margin +0.00 on average, 0 of 1 above 0. Seen before: +1.50, 1 of 1.'
+    >>> dpo_margins({"a run": [(0.0, True), (1.5, False)]}).onegpu_caption
+    'Each point is a pair. Seen for the first time: 0 of 1 above 0, mean +0.00. Seen before: 1 of 1, mean +1.50.'
     """
-    made, axes = figure("A DPO run, pair by pair", "step", "margin of the pair (before its step)")
-    for k, (name, wanted) in enumerate((("seen for the first time", True), ("seen before", False))):
-        points = [(s, m) for s, m, first in zip(steps, margins, new, strict=True) if first == wanted]
-        axes.plot(*zip(*points, strict=True), MARKERS[k], color=COLOURS[k], label=name)
-    axes.axhline(0, color=COLOURS[5], linewidth=0.8)
-    axes.legend(loc="upper left")
-    fresh = [m for m, first in zip(margins, new, strict=True) if first]
-    again = [m for m, first in zip(margins, new, strict=True) if not first]
+    made, several = figure(
+        "DPO, pair by pair",
+        "pairs trained on so far",
+        "margin of the pair (before its step)",
+        columns=len(runs),
+        size=(7.0 if len(runs) == 1 else 9.4, 3.6),
+        sharey=True,
+    )
+    panels = [several] if len(runs) == 1 else list(several)
+    kinds = {"seen for the first time": True, "seen before": False}
+    for axes, (run, history) in zip(panels, runs.items(), strict=True):
+        for k, (name, wanted) in enumerate(kinds.items()):
+            points = [(n, margin) for n, (margin, first) in enumerate(history) if first == wanted]
+            axes.plot(*zip(*points, strict=True), MARKERS[k], color=COLOURS[k], alpha=0.75, label=name)
+        axes.axhline(0, color=COLOURS[5], linewidth=0.8)
+        if len(runs) > 1:
+            axes.set_title(run, loc="left", fontsize=10)
+    made.legend(*panels[0].get_legend_handles_labels(), loc="outside upper right", ncols=2)
 
-    def said(found: list[float], words: str = "") -> str:
-        above = sum(m > 0 for m in found)
-        return f"{statistics.fmean(found):+.2f}{words}, {above} of {len(found)}"
+    def said(wanted: bool) -> tuple[str, str]:
+        found = [[margin for margin, first in history if first == wanted] for history in runs.values()]
+        above = ", ".join(f"{sum(m > 0 for m in one)} of {len(one)}" for one in found)
+        return above, ", ".join(f"{statistics.fmean(one):+.2f}" for one in found)
 
+    (fresh, mean), (again, later) = said(True), said(False)
     return captioned(
         made,
-        f"Each point is a pair. Seen for the first time: margin {said(fresh, ' on average')} above 0. "
-        f"Seen before: {said(again)}.",
+        f"Each point is a pair. Seen for the first time: {fresh} above 0, mean {mean}. Seen before: {again}, mean {later}.",
     )
+
+
+def dpo_held_out(margins: Mapping[str, Mapping[str, Sequence[float]]]) -> Figure:
+    """Draw the mean margin of held-out pairs after each run, with one standard error over the pairs.
+
+    Parameters
+    ----------
+    margins
+        By group (a learning rate), then by run (a seed): the margin of each held-out pair.
+
+    Examples
+    --------
+    >>> dpo_held_out({"lr 0.1": {"seed 0": [0.0, 0.4], "seed 1": [0.2, 0.2]}}).onegpu_caption
+    'Mean margin of 2 held-out pairs. lr 0.1: +0.20, +0.20 (standard errors 0.20, 0.00).'
+    """
+    rows = sum(len(group) for group in margins.values())
+    made, axes = figure(
+        "Pairs of prompts that it has not seen", "mean margin, with one standard error over the pairs", "",
+        size=(7.0, 1.4 + 0.32 * rows),
+    )  # fmt: skip
+    names, said, y = [], [], 0
+    for k, (group, by_run) in enumerate(margins.items()):
+        means = [statistics.fmean(one) for one in by_run.values()]
+        errors = [statistics.stdev(one) / len(one) ** 0.5 for one in by_run.values()]
+        places = range(y, y + len(by_run))
+        axes.errorbar(means, places, xerr=errors, fmt=MARKERS[k], color=COLOURS[k], markersize=7, capsize=4)
+        names += [f"{group}, {run}" for run in by_run]
+        y += len(by_run)
+        listed = (", ".join(form % x for x in xs) for form, xs in (("%+.2f", means), ("%.2f", errors)))
+        said.append("{}: {} (standard errors {})".format(group, *listed))
+    axes.axvline(0, color=COLOURS[5], linewidth=0.8)
+    axes.set_yticks(range(rows), names)
+    axes.invert_yaxis()
+    axes.grid(axis="y", visible=False)
+    pairs = len(next(iter(next(iter(margins.values())).values())))
+    return captioned(made, f"Mean margin of {pairs} held-out pairs. {'; '.join(said)}.")
 
 
 def pipeline() -> Figure:

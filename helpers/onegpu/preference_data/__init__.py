@@ -51,6 +51,7 @@ from onegpu.preference_data.reward_model import (
     reward_accuracy,
     train_reward_head,
 )
+from onegpu.preference_data.stored import dpo_runs
 from onegpu.preference_data.validation import (
     LengthBias,
     PairError,
@@ -85,6 +86,7 @@ __all__ = [
     "check_votes",
     "diagnose",
     "dpo_loss",
+    "dpo_runs",
     "length_bias",
     "load_rankings",
     "pair_accuracy",

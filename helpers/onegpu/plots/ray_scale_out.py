@@ -11,31 +11,57 @@ from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Patch
 from matplotlib.ticker import PercentFormatter
 
 from onegpu.plots.base import COLOURS, HATCHES, LINES, MARKERS, captioned, figure
+from onegpu.plots.drawing import TINTS
 
 
-def _boxes(title: str, boxes: Mapping[str, tuple[float, float, str, int]], arrows: Sequence[tuple]) -> Figure:
-    fig, ax = figure(title, "", "", size=(7.4, 3.4))
-    ax.set(xlim=(0, 10), ylim=(0.6, 5.3))
+def _boxes(
+    title: str,
+    boxes: Mapping[str, tuple[float, float, str, int]],
+    arrows: Sequence[tuple[str, str, str, str]],
+    faults: Mapping[str, str] | None = None,
+) -> Figure:
+    """Boxes of a design, by name (x, y, text, colour), arrows between them, and below a box's text what is wrong there."""
+    faults = faults or {}
+    height = 1.6 if faults else 1.1
+    wide = 2.4 if faults else 2.5
+    bad = {"color": COLOURS[1], "fontweight": "bold"}
+    fig, ax = figure(title, "", "", size=(8.4, 4.0) if faults else (7.4, 3.4))
+    ax.set(xlim=(0, 10), ylim=(0.3 if faults else 0.6, 5.6 if faults else 5.3))
     ax.axis("off")
-    for x, y, text, colour in boxes.values():
+    for name, (x, y, text, colour) in boxes.items():
+        y = y + 0.55 - height / 2
         ax.add_patch(
             FancyBboxPatch(
-                (x, y), 2.5, 1.1, boxstyle="round,pad=0.08", facecolor="white", edgecolor=COLOURS[colour], linewidth=1.6
+                (x, y), wide, height, boxstyle="round,pad=0.08", facecolor=TINTS[1] if name in faults else "white",
+                edgecolor=COLOURS[colour], linewidth=1.6,
             )
         )  # fmt: skip
-        ax.text(x + 1.25, y + 0.55, text, ha="center", va="center", fontsize=9)
+        if name in faults:
+            ax.text(x + wide / 2, y + height - 0.08, text, ha="center", va="top", fontsize=9)
+            ax.text(
+                x + 0.05,
+                y + height - 0.42,
+                faults[name],
+                va="top",
+                fontsize=8.5,
+                color="#8a2f1c",
+                linespacing=1.35,
+            )
+        else:
+            ax.text(x + wide / 2, y + height / 2, text, ha="center", va="center", fontsize=9)
     for start, end, text, style in arrows:
         (x1, y1, *_), (x2, y2, *_) = boxes[start], boxes[end]
         right = x2 > x1 + 1
-        a = (x1 + 2.6, y1 + 0.55) if right else (x1 + 1.25, y1 + (1.2 if y2 > y1 else -0.1))
-        b = (x2 - 0.1, y2 + 0.55) if right else (x2 + 1.25, y2 + (-0.1 if y2 > y1 else 1.2))
+        up = height / 2 + 0.1
+        a = (x1 + wide + 0.1, y1 + 0.55) if right else (x1 + wide / 2, y1 + 0.55 + (up if y2 > y1 else -up))
+        b = (x2 - 0.1, y2 + 0.55) if right else (x2 + wide / 2, y2 + 0.55 + (-up if y2 > y1 else up))
         ax.add_patch(
             FancyArrowPatch(a, b, arrowstyle="<->" if style == "both" else "-|>", mutation_scale=12,
-                            linestyle="--" if style == "missing" else "-", color=COLOURS[1] if style == "missing" else COLOURS[5])
+                            linestyle="--" if style == "missing" else "-", color=COLOURS[5 if style in ("one", "both") else 1])
         )  # fmt: skip
         ax.text(
-            (a[0] + b[0]) / 2, (a[1] + b[1]) / 2, text, ha="center", va="center", fontsize=8,
-            color=COLOURS[1] if style == "missing" else "black",
+            (a[0] + b[0]) / 2, (a[1] + b[1]) / 2, text, ha="center", va="center", fontsize=8.5,
+            **({"color": "black"} if style in ("one", "both") else bad),
             bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
         )  # fmt: skip
     return fig
@@ -47,37 +73,49 @@ def article_design(*, faults: bool = False) -> Figure:
     Parameters
     ----------
     faults
-        Write the faults into the boxes.
+        Write the nine faults that print no error where they are, with the numbers that lesson 08 gives them.
     """
-    notes = {
-        "loader": ("splits the data set", "new iterator each call\nreserves a GPU"),
-        "driver": ("model, optimizer", "model + optimizer\nwaits for each call"),
-        "trainer": ("trains on a GPU", "copy of the model\ncopy of the optimizer"),
-    }
-    loader, driver, trainer = (note[faults] for note in notes.values())
-    boxes = {
-        "loader 0": (0.2, 3.9, f"loader 0\n{loader}", 5),
-        "loader 1": (0.2, 0.9, f"loader 1\n{loader}", 5),
-        "driver": (3.7, 2.4, f"driver\n{driver}", 0),
-        "trainer 0": (7.2, 3.9, f"trainer 0\n{trainer}", 2),
-        "trainer 1": (7.2, 0.9, f"trainer 1\n{trainer}", 2),
-    }
-    batch = "batch 0" if faults else "batches"
-    arrows = [
-        ("loader 0", "driver", batch, "one"),
-        ("loader 1", "driver", batch, "one"),
-        ("driver", "trainer 0", "batch", "one"),
-        ("driver", "trainer 1", "batch", "one"),
-    ]
+    loader, driver, trainer = ("\nsplits the data set", "\nmodel, optimizer", "\ntrains on a GPU")
     if faults:
-        arrows.append(("trainer 1", "trainer 0", "no gradients", "missing"))
-    drawn = _boxes("The design, and what it does" if faults else "The design", boxes, arrows)
+        loader = driver = trainer = ""
+    low, high = (0.75, 4.05) if faults else (0.9, 3.9)
+    boxes = {
+        "loader 0": (0.1, high, f"loader 0{loader}", 5),
+        "loader 1": (0.1, low, f"loader 1{loader}", 5),
+        "driver": (3.8 if faults else 3.7, 2.4, f"driver{driver}", 0),
+        "trainer 0": (7.5 if faults else 7.2, high, f"trainer 0{trainer}", 2),
+        "trainer 1": (7.5 if faults else 7.2, low, f"trainer 1{trainer}", 2),
+    }
+    if not faults:
+        arrows = [
+            ("loader 0", "driver", "batches", "one"),
+            ("loader 1", "driver", "batches", "one"),
+            ("driver", "trainer 0", "batch", "one"),
+            ("driver", "trainer 1", "batch", "one"),
+        ]
+        return captioned(
+            _boxes("The design", boxes, arrows),
+            "Two loaders give batches to the driver, which hands them to two trainers.",
+        )
+    wrong = {
+        f"loader {k}": "1 begins anew each call\n2 has no end\n6 reads all rows\n8 holds a GPU"
+        for k in (0, 1)
+    }
+    wrong |= {
+        f"trainer {k}": "3 steps another copy\n   of the model\n7 puts no row on\n   its GPU" for k in (0, 1)
+    }
+    wrong["driver"] = "4 keeps a model that\n   nobody trains\n9 waits for each call"
+    arrows = [
+        ("loader 0", "driver", "first\nbatch", "bad"),
+        ("loader 1", "driver", "never\nasked", "missing"),
+        ("driver", "trainer 0", "batch", "one"),
+        ("driver", "trainer 1", "no\nbatch", "missing"),
+        ("trainer 1", "trainer 0", "5 no average", "missing"),
+    ]
     return captioned(
-        drawn,
-        "Each loader gives its first batch again and again and holds a GPU; each trainer has a copy of the model and a copy "
-        "of the optimizer that don't know each other; nothing goes from one trainer to the other."
-        if faults
-        else "Two loaders give batches to the driver, which hands them to two trainers.",
+        _boxes("The design, and what it does", boxes, arrows, wrong),
+        "Red is what misleads, with the numbers of the list above; dashed is what never happens. Each box has a fault, and the "
+        "two trainers have nothing between them.",
     )
 
 
@@ -205,7 +243,7 @@ def step_times(runs: Mapping[str, Any]) -> Figure:
     runs
         ``StepTimes`` by name.
     """
-    fig, ax = figure("Where a step's time goes", "seconds of a step", "", size=(7.0, 1.4 + 0.55 * len(runs)))
+    fig, ax = figure("Where a step's time goes", "seconds of a step", "", size=(7.0, 1.6 + 0.5 * len(runs)))
     names = list(runs)[::-1]
     n = [max(1, len(runs[name])) for name in names]
     computing = [sum(runs[name].computing) / k for name, k in zip(names, n, strict=True)]
@@ -226,8 +264,41 @@ def step_times(runs: Mapping[str, Any]) -> Figure:
         )
     ax.margins(x=0.16)
     ax.grid(axis="y", visible=False)
-    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.32 if len(runs) < 3 else -0.22), ncols=2)
+    fig.legend(*ax.get_legend_handles_labels(), loc="outside upper right", ncols=2)
     return fig
+
+
+def loss_by_workers(curves: Mapping[str, Mapping[int, float]]) -> Figure:
+    """Draw the loss after the same rows against the number of workers that shared them.
+
+    Parameters
+    ----------
+    curves
+        Loss by number of workers, by the name of a way to choose the learning rate.
+
+    Examples
+    --------
+    >>> loss_by_workers({"one rate": {1: 0.1, 8: 6.0}, "rate x workers": {1: 0.1, 8: 0.2}}).onegpu_caption
+    'Loss after the same rows. one rate: 0.10 with 1 worker, 6.00 with 8. rate x workers: 0.10 with 1 worker, 0.20 with 8.'
+    """
+    fig, ax = figure("The same rows, fewer steps", "workers", "loss over all rows after one epoch")
+    said = []
+    for i, (name, losses) in enumerate(curves.items()):
+        ax.plot(
+            list(losses),
+            list(losses.values()),
+            label=name,
+            color=COLOURS[i],
+            linestyle=LINES[i],
+            marker=MARKERS[i],
+        )
+        first, *_, last = losses
+        said.append(f"{name}: {losses[first]:.2f} with {first} worker, {losses[last]:.2f} with {last}")
+    ax.set_xscale("log", base=2)
+    ax.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
+    ax.set_ylim(bottom=0)
+    ax.legend()
+    return captioned(fig, f"Loss after the same rows. {'. '.join(said)}.")
 
 
 def scaling(curves: Mapping[str, Sequence[Any]]) -> Figure:

@@ -1,7 +1,7 @@
 """pytest's set-up for the notebooks: nbval's kernels get the environment that the stored outputs were made in.
 
 `pytest --nbval labs/` works from any folder: the sanitize file is found here, and each notebook is one unit under
-`-n 2 --dist loadfile`.
+`-n 3 --dist loadfile`, the longest units first.
 """
 
 from __future__ import annotations
@@ -19,6 +19,32 @@ from onegpu.notebooks.execution import ENVIRONMENT
 from onegpu.notebooks.files import NotebookError, read
 
 ROOT = Path(__file__).resolve().parent
+
+# Files, or folders whose files stay together (one Ray for all), that take longest: handed out first under xdist, since
+# what comes last is waited for. The order matters little, so it needn't follow every change.
+LONGEST = (
+    "tests/ray_scale_out/",
+    "course/08_ray_scale_out.ipynb",
+    "course/07_qlora_finetune.ipynb",
+    "course/02_preference_data.ipynb",
+    "course/01_sft_datasets.ipynb",
+    "tests/test_browser.py",
+    "tests/test_models.py",
+    "tests/after_the_run/test_export.py",
+    "course/04_quantization.ipynb",
+    "labs/08_ray_scale_out.ipynb",
+    "solutions/08_ray_scale_out.ipynb",
+    "tests/qlora_finetune/test_run.py",
+    "tests/qlora_finetune/test_stopping.py",
+    "tests/gpu_memory/test_memory_runs.py",
+    "tests/test_notebooks.py",
+    "tests/test_grading.py",
+    "tests/test_docs.py",
+)
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # Several processes on one machine: threads of their own would fight for the same cores. Before torch is imported.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # Data for tests/test_exercises.py, not tests; they share names with test folders.
 collect_ignore = ["tests/wrong_answers"]
@@ -64,6 +90,35 @@ def _notice_dead_kernels() -> None:
                     raise RuntimeError("the kernel died while it ran this cell (out of memory?)") from None
 
     RunningKernel.get_message = get_message
+
+
+def _unit(nodeid: str) -> str:
+    """What stays in one process."""
+    return next((unit for unit in LONGEST if nodeid.startswith(unit)), nodeid.partition("::")[0])
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """In xdist's processes: the longest units first, then the other notebooks."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        place = {unit: at for at, unit in enumerate(LONGEST)}
+        items.sort(
+            key=lambda item: (place.get(_unit(item.nodeid), len(place)), item.path.suffix != ".ipynb")
+        )
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object | None:
+    """Under ``--dist loadfile``, hand out units in the order of the tests."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class InOrder(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return _unit(nodeid)
+
+    config.option.loadscopereorder = False  # by number of tests, which says little of seconds
+    return InOrder(config, log)
 
 
 class UnreadableNotebook(pytest.File):

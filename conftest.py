@@ -101,9 +101,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """In xdist's processes: the longest units first, then the other notebooks."""
     if "PYTEST_XDIST_WORKER" in os.environ:
         place = {unit: at for at, unit in enumerate(LONGEST)}
-        items.sort(
-            key=lambda item: (place.get(_unit(item.nodeid), len(place)), item.path.suffix != ".ipynb")
-        )
+        items.sort(key=lambda item: (place.get(_unit(item.nodeid), len(place)), item.path.suffix != ".ipynb"))
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -56,6 +56,13 @@ def test_bitsandbytes_comes_without_the_compiler_and_leaves_torch_as_it_was():
     assert not loaded & set(COMPILER)
 
 
+def test_training_loads_bitsandbytes_the_quick_way(tmp_path):
+    """transformers' trainer imports it by way of peft, unless it is there."""
+    loaded = loaded_by("import onegpu.qlora_finetune.run, onegpu.qlora_finetune.trainer")
+    assert "bitsandbytes" in loaded
+    assert "torch._inductor.compile_fx" not in loaded
+
+
 def test_what_is_compiled_later_is_compiled_once_with_its_options(monkeypatch):
     asked = []
 

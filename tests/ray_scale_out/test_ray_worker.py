@@ -91,9 +91,12 @@ def test_rays_processes_find_the_empty_module_and_this_process_keeps_its_path(st
         assert os.environ.get("PYTHONPATH") == before
         assert started.found
         assert started.folder.is_dir()
-        paths = started.settings["runtime_env"]["env_vars"]["PYTHONPATH"].split(os.pathsep)
-        assert str(started.folder) in paths
+        paths = started.environment["PYTHONPATH"].split(os.pathsep)
+        assert str(Path(clusters.__file__).parents[2]) in paths
         assert before is None or before in paths
+        assert (
+            "runtime_env" not in started.settings
+        )  # Ray's first processes, started without one, would be thrown away
     assert not started.folder.exists()
 
 

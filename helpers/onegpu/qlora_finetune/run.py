@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PrinterCallback
 
 from onegpu import models, runtime
 from onegpu.packed_training.self_check import use_row_layout
@@ -46,6 +45,7 @@ from onegpu.qlora_finetune.trainer import (
     Watch,
     training_arguments,
 )
+from onegpu.qlora_finetune.transformers_trainer import EarlyStoppingCallback, PrinterCallback
 from onegpu.qlora_finetune.watching import LOG_FILE, LogFile, check_reporters
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
@@ -214,8 +214,6 @@ def _train(config, output_dir, resume, say, loaded, on_step, stops) -> FinetuneR
     for callback in (stops, StopOnNan(), log, progress, *([Watch(on_step)] if on_step else [])):
         trainer.add_callback(callback)
     if config.early_stopping_patience is not None:
-        from transformers import EarlyStoppingCallback
-
         trainer.add_callback(EarlyStoppingCallback(config.early_stopping_patience))
 
     if not resume:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from transformers import TrainerCallback
+from onegpu.qlora_finetune.transformers_trainer import TrainerCallback
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 

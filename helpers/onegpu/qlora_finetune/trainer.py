@@ -15,11 +15,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import Trainer, TrainerCallback, TrainingArguments
-from transformers.trainer_callback import ExportableState, TrainerState
 
 from onegpu.packed_training.loss import supervised_loss
 from onegpu.packed_training.packing import collate_rows
+from onegpu.qlora_finetune.transformers_trainer import (
+    ExportableState,
+    Trainer,
+    TrainerCallback,
+    TrainerState,
+    TrainingArguments,
+)
 from onegpu.qlora_finetune.watching import check_reporters
 
 

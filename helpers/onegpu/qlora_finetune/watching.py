@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from transformers import TrainerCallback
+from onegpu.qlora_finetune.transformers_trainer import TrainerCallback
 
 LOG_FILE = "log.jsonl"
 

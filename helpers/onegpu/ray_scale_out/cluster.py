@@ -191,7 +191,6 @@ def local_ray(
                     "num_cpus": num_cpus or max(2, os.cpu_count() or 1),
                     "object_store_memory": object_store_bytes,
                     "include_dashboard": dashboard,
-                    "runtime_env": {"env_vars": worker_environment()},
                 }
                 ray.init(**settings | init)
         else:
@@ -214,25 +213,31 @@ def local_ray(
 
 @contextlib.contextmanager
 def _quick_start(stack: contextlib.ExitStack) -> Iterator[None]:
-    """Spare each of Ray's processes, about twenty in a run of two workers, most of the CPU time of ``import ray``.
+    """Give Ray's processes their environment (``worker_environment``), and spare each one most of ``import ray``.
+
+    Processes that Ray starts inherit the environment in which it was started. Given as a ``runtime_env`` it would make
+    Ray throw away the processes that it starts in advance, and ask an agent before each other one.
 
     Ray imports jsonschema, which imports rfc3987_syntax if it is there (JupyterLab brings it), which compiles a grammar
-    for a second. jsonschema does without; an empty module of that name, found first, tells it so. Lives as long as the
-    stack, since workers start at any time.
+    for a second, in each of about twenty processes of a run of two workers. jsonschema does without; an empty module of
+    that name, found first, tells it so. Lives as long as the stack, since workers start at any time.
     """
     folder = stack.enter_context(
         tempfile.TemporaryDirectory(prefix="onegpu_ray_", ignore_cleanup_errors=True)
     )
     Path(folder, "rfc3987_syntax.py").write_text('"""Left empty: see onegpu.ray_scale_out.cluster."""\n')
-    before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join([folder, *([before] if before else [])])
+    given = worker_environment()
+    given["PYTHONPATH"] = os.pathsep.join([folder, given["PYTHONPATH"]])
+    before = {name: os.environ.get(name) for name in given}
+    os.environ.update(given)
     try:
         yield
     finally:
-        if before is None:
-            del os.environ["PYTHONPATH"]
-        else:
-            os.environ["PYTHONPATH"] = before
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 @contextlib.contextmanager

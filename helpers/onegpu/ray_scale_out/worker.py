@@ -31,7 +31,6 @@ import ray.train.torch
 import torch
 import torch.distributed as dist
 from ray.data.collate_fn import ArrowBatchCollateFn
-from transformers import PrinterCallback, TrainerCallback
 
 from onegpu import models, runtime
 from onegpu.packed_training.loss import supervised_loss
@@ -51,6 +50,7 @@ from onegpu.qlora_finetune.trainer import (
     StopOnNan,
     training_arguments,
 )
+from onegpu.qlora_finetune.transformers_trainer import PrinterCallback, TrainerCallback
 from onegpu.ray_scale_out.bottleneck import BottleneckMeter
 from onegpu.ray_scale_out.pipeline import to_examples
 from onegpu.sft_datasets.templates import ChatTemplate

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import os
 import time
@@ -102,6 +103,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if "PYTEST_XDIST_WORKER" in os.environ:
         place = {unit: at for at, unit in enumerate(LONGEST)}
         items.sort(key=lambda item: (place.get(_unit(item.nodeid), len(place)), item.path.suffix != ".ipynb"))
+
+
+def pytest_collection_finish() -> None:
+    """Spare each garbage collection of the tests the half million objects of libraries and collected tests."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)

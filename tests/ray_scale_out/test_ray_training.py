@@ -299,6 +299,11 @@ def test_rays_processes_skip_the_slow_import(cluster, ray):
     assert "onegpu_ray_" in ray.get(ray.remote(origin).remote(), timeout=60)
 
 
+def test_rays_workers_have_the_priority_of_everything_else(cluster, ray):
+    """Ray's own niceness of 15 starves them beside any busy program."""
+    assert ray.get(ray.remote(lambda: os.nice(0)).remote(), timeout=60) == os.nice(0)
+
+
 def test_with_an_address_a_running_cluster_is_joined_and_left_running(cluster, ray):
     code = "from onegpu.ray_scale_out import local_ray\nwith local_ray(address='auto') as c: print(c.cpus, c.nodes)"
     done = subprocess.run(

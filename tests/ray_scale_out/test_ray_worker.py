@@ -108,3 +108,4 @@ def test_what_the_user_has_set_for_ray_stays(started, monkeypatch):
     monkeypatch.delenv(name)
     with clusters.local_ray(2):
         assert started.environment[name] == "0.5"
+        assert started.environment["RAY_worker_niceness"] == "0"

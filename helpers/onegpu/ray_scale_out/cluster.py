@@ -39,8 +39,14 @@ QUIET = {
     "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
 }
 # Set before a Ray is started here, where asking often costs nothing and no machine is taken back by its owner. The first
-# is how often Ray Train looks for new checkpoints and for the end of a run (2 s by itself), in seconds.
-LOCAL = {"RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5", "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0"}
+# is how often Ray Train looks for new checkpoints and for the end of a run (2 s by itself), in seconds. The last is the
+# priority of workers: Ray's own 15 gives them what everything else on the machine leaves over, and on two cores with one
+# busy program that is next to nothing.
+LOCAL = {
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",
+    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
+    "RAY_worker_niceness": "0",
+}
 LOGGERS = ("ray", "ray.data", "ray.train", "ray.serve", "ray.tune")
 
 

@@ -71,6 +71,8 @@ html_theme_options = {
     "show_navbar_depth": 1,
     "navbar_persistent": [],  # the search field stands in the side bar
 }
+# Pages of source code: no table of contents beside them, which would take a fifth of the build.
+html_sidebars = {"_modules/**": ["navbar-logo.html", "icon-links.html", "search-button-field.html"]}
 html_context = {"default_mode": "auto"}
 
 

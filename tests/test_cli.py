@@ -51,6 +51,15 @@ def test_debug_shows_the_trace(tmp_path):
     assert "Traceback" in done.stderr
 
 
+def test_a_wrong_setting_is_said_before_torch_is_loaded():
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "onegpu.cli", "finetune", "--set", "max_length=0"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert "error: max_length is 0" in done.stderr
+    assert not [line for line in done.stderr.splitlines() if line.endswith(("| torch", "| transformers"))]
+
+
 @pytest.mark.parametrize(
     ("pair", "message"),
     [

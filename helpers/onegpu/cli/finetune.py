@@ -81,7 +81,6 @@ def finetune(
         given = [name for name in changes if is_given(context, option.get(name, name))]
         changes = changes | read_config_file(config_file) | {name: changes[name] for name in given}
     from onegpu.qlora_finetune import FinetuneConfig
-    from onegpu.qlora_finetune import finetune as run
 
     changes = changes | parse_settings(settings, FinetuneConfig)
     if changes["adapter"] and changes["model"] == FinetuneConfig.model and not is_given(context, "model"):
@@ -91,6 +90,8 @@ def finetune(
         base = read_base(adapter_folder(changes["adapter"]))
         changes["model"] = base.model if base else changes["model"]
     config = FinetuneConfig(**changes)
+    from onegpu.qlora_finetune import finetune as run  # imports for seconds: a wrong setting is said before
+
     result = run(config, resume=resume, overwrite=overwrite, say=lambda line: print(line, flush=True))
     print(f"\n{result}\n\n{next_steps(config.output_dir)}")
     write_json(json_file, result.to_json())

@@ -15,6 +15,7 @@ from onegpu.export.checks import Agreement, Answers
 from onegpu.export.exporting import _judge
 from onegpu.gpu_memory import simulated
 from onegpu.models import tiny_tokenizer
+from onegpu.models.gguf_reader import read_gguf
 from safetensors.torch import load_file, save_file
 
 from .conftest import SYSTEM, needs_llama_cpp
@@ -119,7 +120,7 @@ def test_four_bits_are_read_by_the_gguf_package_and_the_rest_is_kept(exported, t
     import gguf
 
     quantize(exported.files[0], tmp_path / "small.gguf", "q4_0")
-    before, after = (gguf.GGUFReader(f) for f in (exported.files[0], tmp_path / "small.gguf"))
+    before, after = gguf.GGUFReader(exported.files[0]), read_gguf(tmp_path / "small.gguf")
     assert set(before.fields) == set(after.fields)
     for name in ("tokenizer.ggml.tokens", "tokenizer.chat_template", "tokenizer.ggml.eos_token_id"):
         assert before.fields[name].contents() == after.fields[name].contents()

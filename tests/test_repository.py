@@ -62,3 +62,8 @@ def test_the_release_check_wants_the_tag_and_its_notebooks(tmp_path):
     late = check_tag()
     assert late.returncode == 1
     assert "v1.2.3 has no course/01_new.ipynb" in late.stderr
+
+
+def test_what_the_tests_hand_out_first_exists(pytestconfig):
+    conftest = pytestconfig.pluginmanager.get_plugin(str(ROOT / "conftest.py"))
+    assert not [unit for unit in conftest.LONGEST if not (ROOT / unit).exists()]

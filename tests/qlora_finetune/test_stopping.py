@@ -17,8 +17,8 @@ from onegpu.gpu_memory import TrainingSetup
 from onegpu.models import load_tokenizer
 from onegpu.qlora_finetune import FinetuneConfig, Interrupted, NotSaved, finetune, folders, prepare_data
 from onegpu.qlora_finetune import run as run_module
+from onegpu.qlora_finetune.lock import only_process
 from onegpu.qlora_finetune.memory import memory_setup
-from onegpu.qlora_finetune.stopping import only_process
 from onegpu.qlora_finetune.trainer import QLoraTrainer
 from safetensors.torch import load_file
 from transformers import AutoConfig
@@ -310,7 +310,7 @@ def test_two_processes_in_one_folder_and_a_lock_that_a_crash_leaves_behind(tiny_
     folder = tmp_path / "run"
     folder.mkdir()
     code = (
-        "import os, sys\nfrom pathlib import Path\nfrom onegpu.qlora_finetune.stopping import only_process\n"
+        "import os, sys\nfrom pathlib import Path\nfrom onegpu.qlora_finetune.lock import only_process\n"
         f"with only_process(Path({str(folder)!r})):\n    print('held', flush=True)\n    sys.stdin.read()\n"
     )
     other = subprocess.Popen(

@@ -19,7 +19,7 @@ from onegpu.packed_training.attention import use_packed_attention
 from onegpu.qlora_finetune import FinetuneConfig
 from onegpu.qlora_finetune.adapters import attach_adapters
 from onegpu.qlora_finetune.bases import read_base
-from onegpu.qlora_finetune.stopping import only_process
+from onegpu.qlora_finetune.lock import only_process
 from onegpu.qlora_finetune.trainer import PackedRows, QLoraTrainer, training_arguments
 from onegpu.ray_scale_out import NotEnoughResources, RayMissing, finetune_distributed, local_ray, training
 from onegpu.ray_scale_out.layout import schedule

@@ -33,11 +33,12 @@ from onegpu.qlora_finetune.folders import (
     write_bad_rows,
     write_json,
 )
+from onegpu.qlora_finetune.lock import only_process
 from onegpu.qlora_finetune.memory import OutOfMemory, explain_out_of_memory, free_memory, is_out_of_memory
 from onegpu.qlora_finetune.preferences import PreferenceTrainer
 from onegpu.qlora_finetune.report import FinetuneResult
 from onegpu.qlora_finetune.rows import SPLIT_ROWS, check_held_out, prepare_data, use_template
-from onegpu.qlora_finetune.stopping import Interrupted, NotSaved, Stops, disk_error, only_process
+from onegpu.qlora_finetune.stopping import Interrupted, NotSaved, Stops, disk_error
 from onegpu.qlora_finetune.trainer import (
     Progress,
     QLoraTrainer,

@@ -1,14 +1,11 @@
-"""Stopping a run: Ctrl-C and SIGTERM at any moment, two processes in one folder, a disk that is full."""
+"""Stopping a run: Ctrl-C and SIGTERM at any moment, a disk that is full."""
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import signal
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from onegpu.qlora_finetune.transformers_trainer import TrainerCallback
@@ -76,37 +73,6 @@ class Stops(TrainerCallback):
     def on_train_end(self, args, state, control, **kwargs):
         """What comes after training can be done again from its last checkpoint."""
         self.training = False
-
-
-@contextlib.contextmanager
-def only_process(folder: Path) -> Iterator[None]:
-    """Hold a folder's lock, so that no second process trains into it.
-
-    The lock is the operating system's, on ``.lock``: it ends with the process, however that ends. Where the file system
-    knows no locks (some network drives), there is none.
-
-    Raises
-    ------
-    ValueError
-        If another process holds it.
-    """
-    from filelock import FileLock, Timeout
-
-    lock = FileLock(folder / ".lock")
-    held = True
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        raise ValueError(
-            f"another process is training into {folder}: wait for it or stop it, or choose another output_dir"
-        ) from None
-    except (NotImplementedError, OSError):
-        held = False
-    try:
-        yield
-    finally:
-        if held:
-            lock.release()
 
 
 def disk_error(error: BaseException) -> str | None:

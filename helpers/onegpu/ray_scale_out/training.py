@@ -193,7 +193,7 @@ def finetune_distributed(
         write_bad_rows,
         write_json,
     )
-    from onegpu.qlora_finetune.stopping import only_process
+    from onegpu.qlora_finetune.lock import only_process
 
     config = config or FinetuneConfig()
     if config.method != "sft":

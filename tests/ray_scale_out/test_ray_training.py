@@ -192,10 +192,12 @@ def test_what_is_left_open_follows_the_rows_as_in_a_single_run(cluster, tiny_con
         tiny_config(max_length=None, num_train_epochs=None), 2, WINDOW, 0.1, lambda line: None
     )
     assert (plan[0].max_length, plan[0].num_train_epochs) == (512, 5.0)
-    assert plan[-1] == (
+    *_, reasons, bad = plan
+    assert reasons == (
         f"max_length=512, the longest example has {plan[1].longest} tokens",
         f"num_train_epochs=5, for {ROWS_OF_FILE} rows",
     )
+    assert bad == []
     rows = Recipe(models.load_tokenizer(tiny_config().model), 512)
     counts = count_rows(windows(chats_file, WINDOW), rows, parallel=False)
     assert plan[1] == counts

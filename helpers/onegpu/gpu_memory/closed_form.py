@@ -471,7 +471,11 @@ class _ClosedForm:
         if first:
             self.gradients = gradients
             total = sum(sum(block.requested_bytes for block in held.blocks) for held in gradients)
-            ledger.note("gradients", Form(f"{total:,}", "one for each trainable number, in its dtype"), total)
+            sizes, each = self._trained()
+            count = sum(sizes)
+            letter = "c n" if each == b else f"{each} n"
+            formula = f"{letter} = {each} x {count:,}" if total == each * count else f"{total:,}"
+            ledger.note("gradients", Form(formula, "one for each trainable number, in its dtype"), total)
         if setup.loop == "plain":
             self.outputs += [*self.logits, self.scalars, self.batch, *getattr(self, "cache", [])]
             self.cache = []

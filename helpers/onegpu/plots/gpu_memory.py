@@ -10,7 +10,7 @@ from matplotlib.patches import Patch, Rectangle
 
 from onegpu.gpu_memory import CATEGORIES, MemoryBreakdown
 from onegpu.plots.base import COLOURS, captioned, figure
-from onegpu.plots.drawing import TINTS
+from onegpu.plots.drawing import TINTS, box, canvas
 from onegpu.runtime import find_gpu
 
 GIB = 2**30
@@ -101,6 +101,51 @@ def stacked(
     used = [c for c in STYLE if any(c in sizes for sizes in shares.values())]
     _legend(made, used)
     return made
+
+
+def step_in_boxes(layers: int = 3) -> Figure:
+    """Draw the idea of a training step: what of each layer is alive at four moments, full boxes, and what isn't, empty ones.
+
+    Examples
+    --------
+    >>> step_in_boxes().onegpu_caption
+    'Full is alive. Alive boxes of 3 layers: 6, 6, 6, 12. Activations and gradients trade places, the moments come last and stay.'
+    """
+    half = layers // 2
+    rows = ("weights", "activations", "gradients", "moment 1", "moment 2")
+    colours = (0, 4, 1, 3, 3)
+    moments = {
+        "after the\nforward pass": (layers, layers, 0, 0, 0),
+        "half-way through\nthe backward pass": (layers, layers - half, half, 0, 0),
+        "after the\nbackward pass": (layers, 0, layers, 0, 0),
+        "after the\noptimizer step": (layers, 0, layers, layers, layers),
+    }
+    made, axes = canvas("A training step, layer by layer", 2.0 + 3.0 * len(moments), 4.9)
+    counts = []
+    for column, (name, alive) in enumerate(moments.items()):
+        left = 2.0 + 3.0 * column
+        axes.text(left + 1.3, 4.5, name, ha="center", va="center", fontsize=9)
+        counts.append(sum(alive))
+        for row, (kind, number, colour) in enumerate(zip(rows, alive, colours, strict=True)):
+            y = 3.2 - 0.75 * row
+            if not column:
+                axes.text(1.8, y + 0.3, kind, ha="right", va="center", fontsize=9)
+            for layer in range(layers):
+                # The backward pass begins at the last layer: its activations go first, its gradients come first.
+                there = layer >= layers - number if kind == "gradients" else layer < number
+                spot = (left + 0.87 * layer, y, 0.77, 0.6)
+                if there:
+                    box(axes, *spot, str(layer + 1), colour)
+                else:
+                    axes.add_patch(
+                        Rectangle(spot[:2], *spot[2:], fill=False, edgecolor="#c4c4c4", linestyle=":")
+                    )
+    listed = ", ".join(str(count) for count in counts)
+    return captioned(
+        made,
+        f"Full is alive. Alive boxes of {layers} layers: {listed}. Activations and gradients trade places, the moments come "
+        "last and stay.",
+    )
 
 
 def timeline(breakdown: MemoryBreakdown, *, title: str | None = None, cards: Sequence[str] = ()) -> Figure:

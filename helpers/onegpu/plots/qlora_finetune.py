@@ -156,7 +156,10 @@ def attention_of_a_row(seq_lens: Sequence[int]) -> Figure:
 
 
 def loss_curve(
-    losses: Sequence[tuple[int, float]], held_out: Sequence[tuple[int, float]] = (), steps: int | None = None
+    losses: Sequence[tuple[int, float]],
+    held_out: Sequence[tuple[int, float]] = (),
+    steps: int | None = None,
+    steps_per_epoch: float | None = None,
 ) -> Figure:
     """Draw the training loss by step, and the held-out loss where it was measured.
 
@@ -166,6 +169,8 @@ def loss_curve(
         (step, loss) in nats per supervised token.
     steps
         All steps of the run, for a curve that isn't finished.
+    steps_per_epoch
+        Where given, the end of each epoch is marked.
     """
     made, axes = figure("Loss", "optimizer step", "loss (nats per supervised token)")
     axes.plot(*zip(*losses, strict=True), label="training")
@@ -174,11 +179,22 @@ def loss_curve(
         axes.legend()
     axes.set_xlim(0, max(steps or 0, losses[-1][0]) + 0.5)
     axes.set_ylim(bottom=0)
+    ends = range(1, int(losses[-1][0] / steps_per_epoch) + 1) if steps_per_epoch else ()
+    for epoch in ends:
+        at = epoch * steps_per_epoch
+        axes.axvline(at, color=COLOURS[5], linestyle="--", marker="")
+        axes.annotate(
+            "all rows seen" if epoch == 1 else f"{epoch} times", (at, 0.97), xycoords=("data", "axes fraction"),
+            xytext=(-6, 0), textcoords="offset points", ha="right", va="top", fontsize=9,
+        )  # fmt: skip
     last = losses[-3:]
     text = f"The training loss falls from {losses[0][1]:.1f} to {sum(loss for _, loss in last) / len(last):.1f} nats a token"
     if len(held_out) > 1:
         text += f", the held-out loss from {held_out[0][1]:.1f} to {held_out[-1][1]:.1f}"
-    return captioned(made, f"{text}, over {losses[-1][0]} steps.")
+    text += f", over {losses[-1][0]} steps"
+    if ends:
+        text += f"; a line marks step {steps_per_epoch:.0f}, where all rows have been seen once"
+    return captioned(made, f"{text}.")
 
 
 def peaks(peak_bytes: Mapping[str, int], budget_bytes: int, budget: str) -> Figure:

@@ -31,13 +31,13 @@ class Topic:
 
 TOPICS = (
     Topic(1, "sft_datasets", "Which tokens of a chat does the model learn from?", 65, 110),
-    Topic(2, "preference_data", "How does a ranking of answers become a loss?", 60, 95),
+    Topic(2, "preference_data", "How does a ranking of answers become a loss?", 75, 95),
     Topic(3, "dtype_sizing", "How many bytes is a number, a model, a data set?", 55, 85),
     Topic(4, "quantization", "How does a model fit into 4 bits, and what is lost?", 60, 125),
     Topic(5, "gpu_memory", "Where do 14 GiB go during training?", 55, 95),
     Topic(6, "token_counting", "How many tokens does a data set have, and how many count?", 60, 90),
     Topic(7, "qlora_finetune", "How do you fine-tune a model on one small GPU?", 70, 100),
-    Topic(8, "ray_scale_out", "What if one machine is not enough?", 55, 110),
+    Topic(8, "ray_scale_out", "What if one machine is not enough?", 75, 110),
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -68,3 +69,6 @@ def main() -> None:
         status = getattr(error, "exit_status", 1)
         print(message if status > 1 else f"error: {message}", file=sys.stderr)
         sys.exit(status)
+    finally:
+        # What the libraries have made is millions of objects; looking for cycles among them on the way out takes a second.
+        gc.freeze()

@@ -329,8 +329,8 @@ class Largest:
         return {
             "setting": self.setting,
             "value": self.value,
-            "fit": self.fit and self.fit.to_json(),
-            "next_fit": self.next_fit and self.next_fit.to_json(),
+            "fit": None if self.fit is None else self.fit.to_json(),
+            "next_fit": None if self.next_fit is None else self.next_fit.to_json(),
         }
 
     def _repr_html_(self) -> str:

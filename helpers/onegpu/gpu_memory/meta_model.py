@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -33,16 +34,27 @@ def meta_model(setup: ResolvedSetup, config: Any) -> nn.Module:
     return model.train()
 
 
-def load_weights(model: nn.Module, tracker: Any, *, quantize: bool, setup: ResolvedSetup) -> None:
-    """Let every weight and buffer appear in the trace, as ``from_pretrained`` would put them on a card."""
+def load_weights(
+    model: nn.Module, tracker: Any, layers: Sequence[nn.Module] = (), *, quantize: bool, setup: ResolvedSetup
+) -> None:
+    """Let every weight and buffer appear in the trace, as ``from_pretrained`` would put them on a card.
+
+    Parameters
+    ----------
+    layers
+        Those that the trace is to name.
+    """
     if not setup.gpu.is_cpu:
         # transformers first takes the whole size at once and gives it back, to have one large segment.
-        tracker.use(_checkpoint_bytes(model, quantize), "caching_allocator_warmup")
+        of_a_layer = _checkpoint_bytes(model, quantize, layers[1]) if layers else 0
+        tracker.use(_checkpoint_bytes(model, quantize), "caching_allocator_warmup", of_a_layer)
+    number_of = {id(module): i for i, layer in enumerate(layers) for module in layer.modules()}
     if quantize:  # as transformers marks such a model; peft and accelerate ask
         model.is_loaded_in_4bit = True
         model.quantization_method = "bitsandbytes"
     seen = {}
     for module in list(model.modules()):
+        tracker.trace.at_work(number_of.get(id(module)))
         for name, parameter in list(module.named_parameters(recurse=False)):
             if id(parameter) in seen:
                 new = seen[id(parameter)]
@@ -63,12 +75,16 @@ def load_weights(model: nn.Module, tracker: Any, *, quantize: bool, setup: Resol
                         tracker.see(layer.bias, "weights")
                     for tensor in quantization_tensors(layer.weight.quant_state):
                         tracker.see(tensor, "quantization_state")
+    tracker.trace.at_work(None)
     for table in shared_tables():
         tracker.see(table, "quantization_state")
+    number_of |= {id(module): i for i, layer in enumerate(layers) for module in layer.modules()}
     for module in model.modules():
+        tracker.trace.at_work(number_of.get(id(module)))
         for name, buffer in list(module.named_buffers(recurse=False)):
             module._buffers[name] = torch.empty_like(buffer)
             tracker.see(module._buffers[name], "buffers")
+    tracker.trace.at_work(None)
 
 
 def is_quantizable(model: nn.Module, module: nn.Module) -> bool:
@@ -207,12 +223,13 @@ def quiet_warnings():
         yield
 
 
-def _checkpoint_bytes(model: nn.Module, quantize: bool) -> int:
+def _checkpoint_bytes(model: nn.Module, quantize: bool, part: nn.Module | None = None) -> int:
+    """Bytes of a model's weights (or of a part of it) as they will lie on the card."""
     quantized = set()
     total = 0
     if quantize:
         quantized = {id(m.weight) for m in model.modules() if is_quantizable(model, m)}
-    for parameter in model.parameters():
+    for parameter in (model if part is None else part).parameters():
         size = parameter.numel() * parameter.element_size()
         total += parameter.numel() // 2 if id(parameter) in quantized else size
     return total

@@ -21,6 +21,7 @@ from torch import nn
 from onegpu.gpu_memory import meta_model, optimizers
 from onegpu.gpu_memory.breakdown import MemoryBreakdown
 from onegpu.gpu_memory.cuda_kernels import CUDA_SCRATCH, META_RULES, CudaChoices
+from onegpu.gpu_memory.folding import LayerTracker, decoder_layers, fold, unfold
 from onegpu.gpu_memory.micro_batches import MOST_MICRO_BATCHES, MicroBatch, run_of
 from onegpu.gpu_memory.replay import replay, settle_categories
 from onegpu.gpu_memory.tracking import StorageTracker, Trace, Work
@@ -105,15 +106,27 @@ def trace_step(
     as_in_2022: bool = False,
 ) -> Trace:
     """Run a training step on meta tensors and return the trace, categories settled."""
-    with torch.random.fork_rng(devices=[]), meta_model.own_quantization_tables():
+    with torch.random.fork_rng(devices=[]):
         bare = meta_model.meta_model(setup, config) if build is None else build(setup, config).train()
-        run = _Simulation(setup, config, bare, batch_of, as_in_2022)
+        small = fold(setup, config, bare) if build is None and not as_in_2022 else None
+        if small is not None:
+            few = meta_model.meta_model(setup, small)
+            found = unfold(
+                _run(_Simulation(setup, small, few, batch_of, by_layer=True)), config.num_hidden_layers
+            )
+            if found is not None:
+                return found
+        return _run(_Simulation(setup, config, bare, batch_of, as_in_2022)).trace
+
+
+def _run(simulation: _Simulation) -> StorageTracker:
+    with meta_model.own_quantization_tables():
         try:
-            run.run()
+            simulation.run()
         finally:
-            run.close()
-    settle_categories(run.tracker.trace)
-    return run.tracker.trace
+            simulation.close()
+    settle_categories(simulation.tracker.trace)
+    return simulation.tracker
 
 
 def step_work(trace: Trace, setup: ResolvedSetup) -> Work:
@@ -132,10 +145,19 @@ def step_work(trace: Trace, setup: ResolvedSetup) -> Work:
 
 
 class _Simulation:
-    def __init__(self, setup: ResolvedSetup, config: Any, model: nn.Module, batch_of: Any, as_in_2022: bool):
+    def __init__(
+        self,
+        setup: ResolvedSetup,
+        config: Any,
+        model: nn.Module,
+        batch_of: Any,
+        as_in_2022: bool = False,
+        by_layer: bool = False,
+    ):
         self.setup, self.config, self.model, self.batch_of = setup, config, model, batch_of
         gpu = setup.gpu
-        self.tracker = StorageTracker(
+        self.layers = decoder_layers(model, config) if by_layer else ()
+        self.tracker = (LayerTracker if by_layer else StorageTracker)(
             "meta",
             workspace_bytes=gpu.cublas_workspace_bytes,
             vocab_size=getattr(config.get_text_config(), "vocab_size", None),
@@ -156,8 +178,13 @@ class _Simulation:
         setup, tracker = self.setup, self.tracker
         with tracker, self.choices:
             tracker.trace.begin("load")
-            meta_model.load_weights(self.model, tracker, quantize=setup.method == "qlora", setup=setup)
+            meta_model.load_weights(
+                self.model, tracker, self.layers, quantize=setup.method == "qlora", setup=setup
+            )
             self._prepare()
+            if self.layers:
+                tracker.name_layers(self.layers)
+                tracker.watch(self.layers)
             optimizer = make_optimizer(self.model, setup) if setup.trains else None
             for number, step in enumerate(run_of(setup).steps * (3 if self.as_in_2022 else 1)):
                 if number:
@@ -168,6 +195,8 @@ class _Simulation:
                     batches=[self.batch_of or partial(self._make_batch, micro) for micro in step],
                 )  # fmt: skip
                 self._note_cache()
+            if self.layers and optimizer:
+                tracker.name_states(self.layers, optimizer)
             for state in optimizers.states(optimizer) if optimizer else ():
                 if state.device.type == "meta" and tracker.is_known(state):
                     tracker.see(state, "optimizer_state")
@@ -215,6 +244,7 @@ class _Simulation:
                 if parameter.grad is not None:
                     tracker.see(parameter.grad, "gradients")
         tracker.in_backward = name == "backward"
+        tracker.trace.at_work(None)
         if name == "backward":
             self.held = None  # the step before's outputs, which the loop's variables have let go of by now
         tracker.set_scope(None)
@@ -243,6 +273,8 @@ class _Simulation:
             torch.set_autocast_enabled("cuda", before[0])
             torch.set_autocast_dtype("cuda", before[1])
             if not before[0]:
+                if not self.tracker.in_backward:
+                    self.tracker.trace.at_work(None)
                 self.choices.leave_autocast()
 
     def _copied(self, copy: torch.Tensor) -> None:

@@ -8,9 +8,10 @@ that is decided when the trace is replayed.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -97,6 +98,13 @@ class Trace:
         Where phases begin: index into ``events`` and name, such as "forward" or "step".
     work : dict of str to Work
         What the operations of each phase come to, all its repetitions together.
+    layers : list
+        Of each storage: the decoder layer it belongs to, or None.
+    block, blocks, block_layers
+        A block is a stretch of events in which one layer is at work: the one at hand (-1: none), of each event its
+        block, and of each block its layer.
+    growth : dict of int to int
+        Of storages that grow with the number of layers: bytes for one.
     """
 
     events: list[int] = field(default_factory=list)
@@ -106,24 +114,48 @@ class Trace:
     recomputed: list[bool] = field(default_factory=list)
     marks: list[tuple[int, str]] = field(default_factory=list)
     work: dict[str, Work] = field(default_factory=dict)
+    layers: list[int | None] = field(default_factory=list)
+    block: int = -1
+    blocks: list[int] = field(default_factory=list)
+    block_layers: list[int] = field(default_factory=list)
+    growth: dict[int, int] = field(default_factory=dict)
 
     def begin(self, phase: str) -> None:
         """Begin a phase."""
+        self.block = -1
         self.marks.append((len(self.events), phase))
 
-    def add(self, size: int, category: str | None, operation: str, recomputed: bool = False) -> int:
-        """Note a new storage and return its number."""
+    def add(
+        self,
+        size: int,
+        category: str | None,
+        operation: str,
+        recomputed: bool = False,
+        layer: int | None = None,
+    ) -> int:
+        """Note a new storage and return its number; ``layer`` is whose it is where none is at work."""
         number = len(self.sizes)
         self.sizes.append(size)
         self.categories.append(category)
         self.operations.append(operation)
         self.recomputed.append(recomputed)
+        self.layers.append(self.block_layers[self.block] if self.block >= 0 else layer)
         self.events.append(number)
+        self.blocks.append(self.block)
         return number
 
     def release(self, number: int) -> None:
         """Note that a storage is gone."""
         self.events.append(~number)
+        self.blocks.append(self.block)
+
+    def at_work(self, layer: int | None) -> None:
+        """Begin a layer's block; None: no layer is at work."""
+        if layer is None:
+            self.block = -1
+        elif self.block < 0 or self.block_layers[self.block] != layer:
+            self.block = len(self.block_layers)
+            self.block_layers.append(layer)
 
 
 class StorageTracker(TorchDispatchMode):
@@ -187,23 +219,25 @@ class StorageTracker(TorchDispatchMode):
             return args[0].add_(args[1])
         rule = self.rules.get(func)
         out = self._run(func, args, kwargs) if rule is None else rule(self, func, args, kwargs)
-        if not func.is_view and self.trace.marks:
-            phase = self.trace.marks[-1][1]
-            if phase != "load":
-                self.trace.work.setdefault(phase, Work()).add(func, args, kwargs, out)
-        if isinstance(out, torch.Tensor):
-            self.see(out, func=func)
-        elif isinstance(out, (tuple, list)):
-            for one in out:
-                if isinstance(one, torch.Tensor):
-                    self.see(one, func=func)
+        made = out if isinstance(out, (tuple, list)) else (out,)
+        layers = self._note(func, args, kwargs, out, made)
+        for one, layer in zip_longest(made, layers):
+            if isinstance(one, torch.Tensor):
+                self.see(one, func=func, layer=layer)
         needed = self.scratch.get(func)
         if needed is not None:
             self.use(needed(args, kwargs, out), str(func))
         return out
 
-    def see(self, tensor: torch.Tensor, category: str | None = None, *, func: Any = None) -> None:
-        """Note a tensor's storage, if it is new; give it a category, if one is given."""
+    def see(
+        self,
+        tensor: torch.Tensor,
+        category: str | None = None,
+        *,
+        func: Any = None,
+        layer: int | None = None,
+    ) -> None:
+        """Note a tensor's storage, if it is new (of a layer, if one is given); give it a category, if one is given."""
         if tensor.device.type != self.device_type:
             return
         storage = tensor.untyped_storage()
@@ -218,13 +252,16 @@ class StorageTracker(TorchDispatchMode):
             return
         recomputed = self.in_backward and torch.is_grad_enabled()
         category = category or self._scope or self._by_shape(tensor, func)
-        number = self.trace.add(size, category, _name(func), recomputed)
+        number = self.trace.add(size, category, _name(func), recomputed, layer)
         self._known[key] = (number, weakref.ref(storage, lambda _: self._gone(key)))
 
-    def use(self, size: int, operation: str) -> None:
-        """Note scratch that is taken and given back at once."""
+    def use(self, size: int, operation: str, growth: int = 0) -> None:
+        """Note scratch that is taken and given back at once; ``growth`` is what one more layer would add."""
         if size:
-            self.trace.release(self.trace.add(size, "temporaries", operation))
+            number = self.trace.add(size, "temporaries", operation)
+            self.trace.release(number)
+            if growth:
+                self.trace.growth[number] = growth
 
     def is_known(self, tensor: torch.Tensor) -> bool:
         """Whether the tensor's storage is in the trace."""
@@ -247,6 +284,15 @@ class StorageTracker(TorchDispatchMode):
     def forget(self) -> None:
         """Stop noting releases."""
         self._known.clear()
+
+    def _note(
+        self, func: Any, args: tuple, kwargs: dict, out: Any, made: Sequence[Any]
+    ) -> Sequence[int | None]:
+        """Note an operation's work; return whose each output is, as far as it is known."""
+        phase = self.trace.marks[-1][1] if self.trace.marks else "load"
+        if phase != "load" and not func.is_view:
+            self.trace.work.setdefault(phase, Work()).add(func, args, kwargs, out)
+        return ()
 
     def _gone(self, key: int) -> None:
         known = self._known.pop(key, None)

@@ -174,6 +174,14 @@ def test_memory_says_what_fits_and_gives_bytes(monkeypatch, capsys):
         assert found[way]["peak_bytes"]
 
 
+def test_the_largest_batch_is_printed_as_json(monkeypatch, capsys):
+    line = ("memory", "smollm2-135m", "--gpu", "1GiB", "--length", "64", "--largest", "batch", "--json")
+    status, out, _ = call(monkeypatch, capsys, *line)
+    found = json.loads(out)
+    assert status == 0
+    assert (found["fit"]["verdict"], found["next_fit"]["verdict"] != "fits") == ("fits", True)
+
+
 def test_memory_simulates_a_run_on_rows_of_many_lengths(monkeypatch, capsys):
     line = ("memory", "smollm2-135m", "--gpu", "l4", "--loop", "trl", "--batch-size", "2", "--lengths")
     status, out, _ = call(monkeypatch, capsys, *line, "12,400,30", "--json")

@@ -83,7 +83,7 @@ def main() -> None:
     from onegpu.gpu_memory import simulated, step_time
 
     print(
-        f"{'model':<16}{'method':<7}{'attention':<10}{'rows':>9}{'measured s':>12}{'predicted s':>16}{'reached':>9}"
+        f"{'model':<16}{'method':<7}{'attention':<10}{'rows':>9}{'measured s':>12}{'predicted s':>16}{'':>9}{'reached':>9}"
         f"{'by first':>10}"
     )
     first: dict[tuple[str, ...], float] = {}
@@ -93,11 +93,12 @@ def main() -> None:
         low, high = found.seconds
         share = found.ideal_seconds / seconds
         reached.append(share)
-        inside += low <= seconds <= high
+        place = "inside" if low <= seconds <= high else "below" if seconds < low else "above"
+        inside += place == "inside"
         by_first = share / first.setdefault((model, attention, method), share)
         print(
             f"{model:<16}{method:<7}{attention:<10}{f'{rows} x {length}':>9}{seconds:>12.3f}{f'{low:.2f} to {high:.2f}':>16}"
-            f"{share:>9.3f}{by_first:>10.2f}",
+            f"{place:>9}{share:>9.3f}{by_first:>10.2f}",
             flush=True,
         )
     print(f"{inside} of {len(TIMED)} inside; reached {min(reached):.3f} to {max(reached):.3f}")

@@ -83,7 +83,10 @@ def test_the_trace_is_that_of_older_models_too(monkeypatch, kind):
     ("kind", "changes"),
     [
         ("gemma3_text", {}),  # windows in five of six layers
-        ("smollm3", {"pad_token_id": None, "bos_token_id": 1, "eos_token_id": 2}),  # every fourth layer without positions
+        (
+            "smollm3",
+            {"pad_token_id": None, "bos_token_id": 1, "eos_token_id": 2},
+        ),  # every fourth layer without positions
         ("qwen2_moe", {"decoder_sparse_step": 2, "num_experts": 4, "moe_intermediate_size": 32}),
     ],
 )

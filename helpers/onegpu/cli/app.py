@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 import signal
@@ -50,6 +51,8 @@ def main() -> None:
     # cores); threads that sleep at once lose a quarter of the speed on a quiet machine. Read when torch is imported, and
     # by the kernels of `onegpu lab`.
     os.environ.setdefault("GOMP_SPINCOUNT", "20000")
+    # What the libraries make is millions of objects; looking for cycles among them on the way out takes a second.
+    atexit.register(gc.freeze)
     debug = "--debug" in sys.argv
     arguments = [a for a in sys.argv[1:] if a != "--debug"]
     if threading.current_thread() is threading.main_thread():
@@ -69,6 +72,3 @@ def main() -> None:
         status = getattr(error, "exit_status", 1)
         print(message if status > 1 else f"error: {message}", file=sys.stderr)
         sys.exit(status)
-    finally:
-        # What the libraries have made is millions of objects; looking for cycles among them on the way out takes a second.
-        gc.freeze()

@@ -7,6 +7,7 @@ while the step runs; what libraries take without a tensor (oneDNN's scratch, Pyt
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -114,6 +115,18 @@ def _prepare(model: nn.Module, setup: ResolvedSetup, tracker: Any) -> nn.Module:
     return model
 
 
+def _steps(
+    model: nn.Module, optimizer: Any, setup: ResolvedSetup, config: Any, held: list[Any], **how: Any
+) -> Iterator[None]:
+    """Run the steps one after the other; after each, ``held`` alone has what the loop's variables hold."""
+    for number, step in enumerate(run_of(setup).steps):
+        if number:
+            optimizer.zero_grad()
+        batches = [partial(make_batch, micro=micro) for micro in step]
+        held[:] = run_step(model, optimizer, setup, config, batches=batches, **how)
+        yield
+
+
 def _on_cpu(setup: ResolvedSetup, config: Any, model: nn.Module) -> MemoryBreakdown:
     tracker = StorageTracker(
         "cpu",
@@ -142,13 +155,9 @@ def _on_cpu(setup: ResolvedSetup, config: Any, model: nn.Module) -> MemoryBreakd
         if setup.loop == "onegpu":
             meta_model.watch_lora(model, tracker)
         optimizer = make_optimizer(model, setup)
-        for number, step in enumerate(run_of(setup).steps):
-            if number:
-                optimizer.zero_grad()
-            held[:] = run_step(
-                model, optimizer, setup, config, device="cpu", autocast=no_autocast, phase=phase,
-                batches=[partial(make_batch, micro=micro) for micro in step],
-            )  # fmt: skip
+        for _ in _steps(
+            model, optimizer, setup, config, held, device="cpu", autocast=no_autocast, phase=phase
+        ):
             for tensor in cache_tensors(held[0]):
                 tracker.see(tensor, "kv_cache")
         for state in optimizers.states(optimizer):
@@ -273,13 +282,8 @@ def _on_cuda(setup: ResolvedSetup, config: Any, module: nn.Module | None) -> Mem
             return no_autocast()
         return torch.autocast("cuda", getattr(torch, DTYPES[setup.mixed_precision]))
 
-    for number, step in enumerate(run_of(setup).steps):
-        if number:
-            optimizer.zero_grad()
-        held[:] = run_step(
-            model, optimizer, setup, config, device="cuda", autocast=autocast, phase=phase,
-            batches=[partial(make_batch, micro=micro) for micro in step],
-        )  # fmt: skip
+    for _ in _steps(model, optimizer, setup, config, held, device="cuda", autocast=autocast, phase=phase):
+        pass
     held.clear()
     moments = {moment.name: moment for moment in counters.moments}  # of the last micro-batch
     at_peak = counters.peak_moment

@@ -75,7 +75,7 @@ class TrainingSetup:
         alive through the step.
     task : {"sft", "dpo", "evaluate", "generate"}
         A step of supervised fine-tuning; of DPO (a chosen and a rejected row for each pair, in our own trainer both in
-        one row; the reference is the model with its adapters off); a forward pass of an evaluation, without gradients; generating with a KV cache up to
+        one row; the reference is the model with its adapters off; not TRL's); a forward pass of an evaluation, without gradients; generating with a KV cache up to
         ``max_length`` tokens.
     max_length : int
         Tokens of a row.
@@ -314,6 +314,11 @@ class ResolvedSetup(TrainingSetup):
             raise ValueError(
                 "task='dpo' with method='full' needs a second model as the reference, which isn't predicted: use 'lora' or "
                 "'qlora', where the reference is the model with its adapters off"
+            )
+        if self.task == "dpo" and self.loop == "trl":
+            raise ValueError(
+                "task='dpo' with loop='trl' isn't predicted: TRL 1.16's DPOTrainer makes no full logits (add_fused_lm_head), "
+                "which hasn't been compared with a run. Use loop='onegpu', or 'trainer' for DPO with full logits"
             )
         if self.loop == "onegpu" and (self.use_dora or self.modules_to_save):
             raise ValueError(

@@ -163,7 +163,10 @@ GPUS = MappingProxyType({
     )
 })  # fmt: skip
 """Cards by name. A total is the smallest found in public out-of-memory messages; drivers differ a little, and Windows
-gives the whole size. Rates are those of NVIDIA's data sheets and architecture whitepapers, without sparsity."""
+gives the whole size. Rates are those of NVIDIA's data sheets and architecture whitepapers, without sparsity. Where collections of figures
+differ from them, the data sheets stand: for the A10G 35 (fp32) and 70 (16 bits), not the A10's 31.2 and 125; for the L40 181
+in 16 bits, half the L40S's, though its cores and highest clock come to 362; for the L4 30.3 and 121 (242 with sparsity), not
+the 31.3 and 125 of its cores and highest clock."""
 
 COURSE_CARDS = ("T4", "L4", "A100-40GB", "A100-80GB")
 """The cards that Colab lends: what the lessons' figures and explorers show."""

@@ -1,6 +1,5 @@
 """Where the tokens may come from, which columns are read, and what is refused."""
 
-import logging
 import os
 import threading
 
@@ -10,6 +9,7 @@ import pyarrow as pa
 import pyarrow.dataset
 import pyarrow.parquet as pq
 import pytest
+from onegpu.ray_scale_out import local_ray
 from onegpu.token_counting import count_tokens, counting, files
 
 TABLE = pa.table({
@@ -406,15 +406,9 @@ def test_unknown_kind_of_data_set_is_named():
 
 @pytest.fixture(scope="module")
 def ray_data():
-    ray = pytest.importorskip("ray")
-    pytest.importorskip("ray.data")
-    logging.disable(logging.INFO)
-    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, ignore_reinit_error=True)
-    import ray.data
-
-    yield ray.data
-    ray.shutdown()
-    logging.disable(logging.NOTSET)
+    data = pytest.importorskip("ray.data")
+    with local_ray(1):
+        yield data
 
 
 def test_ray_dataset_of_any_origin(ray_data):

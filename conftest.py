@@ -63,6 +63,7 @@ def pytest_report_header() -> str | None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Point nbval to this interpreter and to the sanitize file, whatever the working directory."""
+    gc.disable()  # a fifth of the imports to come; see pytest_collection_finish
     option = config.option
     if getattr(option, "nbval", False) or getattr(option, "nbval_lax", False):
         option.nbval_current_env = True  # whatever kernels this machine has
@@ -107,6 +108,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     """Spare each garbage collection of the tests the half million objects of libraries and collected tests."""
+    gc.enable()
     gc.collect()
     gc.freeze()
 

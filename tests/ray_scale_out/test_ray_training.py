@@ -294,11 +294,14 @@ def test_rays_processes_skip_the_slow_import(cluster, ray):
     """1.6 s of CPU time in each process where JupyterLab is installed (``cluster._quick_start``)."""
 
     def origin():
+        import gc
         import importlib.util
 
-        return importlib.util.find_spec("rfc3987_syntax").origin
+        return importlib.util.find_spec("rfc3987_syntax").origin, gc.get_threshold()[0]
 
-    assert "onegpu_ray_" in ray.get(ray.remote(origin).remote(), timeout=60)
+    folder, threshold = ray.get(ray.remote(origin).remote(), timeout=60)
+    assert "onegpu_ray_" in folder
+    assert threshold == 100_000  # it was imported with Ray
 
 
 def test_rays_workers_have_the_priority_of_everything_else(cluster, ray):

@@ -226,12 +226,15 @@ def _quick_start(stack: contextlib.ExitStack) -> Iterator[None]:
 
     Ray imports jsonschema, which imports rfc3987_syntax if it is there (JupyterLab brings it), which compiles a grammar
     for a second, in each of about twenty processes of a run of two workers. jsonschema does without; an empty module of
-    that name, found first, tells it so. Lives as long as the stack, since workers start at any time.
+    that name, found first, tells it so. It also lets Python look for garbage less often, which is a fifth of importing
+    torch, transformers and Ray. Lives as long as the stack, since workers start at any time.
     """
     folder = stack.enter_context(
         tempfile.TemporaryDirectory(prefix="onegpu_ray_", ignore_cleanup_errors=True)
     )
-    Path(folder, "rfc3987_syntax.py").write_text('"""Left empty: see onegpu.ray_scale_out.cluster."""\n')
+    Path(folder, "rfc3987_syntax.py").write_text(
+        '"""Nothing of that name: see onegpu.ray_scale_out.cluster."""\nimport gc\n\ngc.set_threshold(100_000)\n'
+    )
     given = worker_environment()
     given["PYTHONPATH"] = os.pathsep.join([folder, given["PYTHONPATH"]])
     before = {name: os.environ.get(name) for name in given}

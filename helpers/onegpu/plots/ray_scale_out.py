@@ -11,7 +11,7 @@ from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Patch
 from matplotlib.ticker import PercentFormatter
 
 from onegpu.plots.base import COLOURS, HATCHES, LINES, MARKERS, captioned, figure
-from onegpu.plots.drawing import TINTS
+from onegpu.plots.drawing import TINTS, box, canvas, strip
 
 
 def _boxes(
@@ -128,7 +128,7 @@ def mended_design() -> Figure:
         "worker 1": (7.2, 0.9, "worker 1: model, optimizer\nrows 1, 3, 5, ...", 2),
     }
     arrows = [
-        ("windows", "data", "in parallel", "one"),
+        ("windows", "data", "in\nparallel", "one"),
         ("data", "worker 0", "stream", "one"),
         ("data", "worker 1", "stream", "one"),
         ("worker 1", "worker 0", "all-reduce of gradients", "both"),
@@ -138,6 +138,52 @@ def mended_design() -> Figure:
         drawn,
         "Windows of the file go through Ray Data on CPUs and come out as one stream, of which worker 0 gets every even row "
         "and worker 1 every odd one. The workers average their gradients among themselves.",
+    )
+
+
+def row_shares(windows: Sequence[int] = (3, 4), workers: int = 2) -> Figure:
+    """Draw packed rows as a strip, window by window, and below it which worker takes which, with filler rows at the end.
+
+    Parameters
+    ----------
+    windows
+        How many packed rows each window has.
+    workers
+        Row ``i`` goes to worker ``i % workers``.
+
+    Examples
+    --------
+    >>> row_shares().onegpu_caption
+    '7 rows of 2 windows on 2 workers: 4 steps. In each, the workers take neighbouring rows; 1 filler row makes the shares equal.'
+    """
+    rows = sum(windows)
+    steps = -(-rows // workers)
+    fillers = steps * workers - rows
+    of_window = [k for k, count in enumerate(windows) for _ in range(count)]
+    fig, axes = canvas("Which worker takes which row", 2.0 + steps * workers, 1.9 + 0.85 * workers)
+    top = 0.85 * workers + 0.75
+    axes.text(1.8, top + 0.35, "packed rows", ha="right", va="center", fontsize=9)
+    strip(axes, 2.0, top, [str(i) for i in range(rows)], [(0, 2)[k % 2] for k in of_window])
+    start = 2.0
+    for k, count in enumerate(windows):
+        axes.text(start + count / 2, top + 0.8, f"window {k}", ha="center", va="bottom", fontsize=9)
+        start += count
+    for worker in range(workers):
+        y = 0.4 + 0.85 * (workers - 1 - worker)
+        axes.text(1.8, y + 0.35, f"worker {worker}", ha="right", va="center", fontsize=9)
+        for step in range(steps):
+            row = step * workers + worker
+            spot = (2.03 + workers * step, y, workers - 0.06, 0.7)
+            if row < rows:
+                box(axes, *spot, str(row), (0, 2)[of_window[row] % 2], 9)
+            else:
+                box(axes, *spot, "filler", 5, 9, linestyle="--")
+    for step in range(steps):
+        axes.text(2.0 + workers * (step + 0.5), 0.28, f"step {step}", ha="center", va="top", fontsize=9)
+    return captioned(
+        fig,
+        f"{rows} rows of {len(windows)} windows on {workers} workers: {steps} steps. In each, the workers take neighbouring rows; "
+        f"{fillers} filler row{'s' * (fillers != 1)} makes the shares equal.",
     )
 
 

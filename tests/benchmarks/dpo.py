@@ -1,7 +1,8 @@
 """Pairs and tokens per second of DPO on the shipped rankings: TRL's DPOTrainer against ours, each in a fresh process.
 
 The same model in NF4, the same pairs, LoRA settings, number format and pairs a step (ours packs them: as many as fill a
-row, each prompt once). Prints pairs, tokens (of both sides with their prompts, no padding) and the losses of the first two steps: ln 2 first, since policy
+row, each prompt once). Prints pairs, tokens (of both sides with their prompts, no padding) and the losses of the first
+two steps: ln 2 first, since policy
 and reference are one. Ours asks the reference when a pair comes for the first time and keeps its answer, so the first
 epoch and later ones are timed apart. The rates are also given per second of processor time (torch's threads together),
 which a machine that is busy with other things disturbs less. TRL asks in each step, or for all pairs before the first one (the time for that is
@@ -13,17 +14,14 @@ not in its rate, and printed).
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import io
-import json
 import resource
-import subprocess
-import sys
 import tempfile
 import time
 
 from finetune import ALPHA, MODEL, R
+from variants import measure
 
 BATCH, MAX_LENGTH, RATE = 4, 512, 1e-4
 VARIANTS = ("trl, its defaults", "trl, no checkpointing", "trl, reference before", "ours")
@@ -129,32 +127,13 @@ def timed(trainer, count, steps: int) -> dict[str, dict]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    found = measure(
+        __file__,
+        __doc__,
+        VARIANTS,
+        lambda variant, steps: (run_trl if variant.startswith("trl") else run_ours)(variant, steps),
     )
-    parser.add_argument("--steps", type=int, default=5)
-    parser.add_argument("--only", nargs="*", help="variants whose name holds one of these words")
-    parser.add_argument("--worker", help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    if args.worker:
-        from onegpu import runtime
-
-        runtime.quiet()
-        with contextlib.redirect_stdout(sys.stderr):
-            result = (run_trl if args.worker.startswith("trl") else run_ours)(args.worker, args.steps)
-        print(json.dumps(result))
-        return
-
-    results = {}
-    for variant in VARIANTS:
-        if args.only and not any(word in variant for word in args.only):
-            continue
-        command = [sys.executable, __file__, "--steps", str(args.steps), "--worker", variant]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            print(f"{variant}: failed\n{done.stderr[-2000:]}")
-            continue
-        results |= json.loads(done.stdout.strip().splitlines()[-1])
+    results = {name: one for several in found.values() for name, one in several.items()}
     first = next(iter(results.values()))
     heads = ("pairs/s", "x first", "per CPU s", "x first", "tokens/s", "peak MiB", "before")
     print(f"{'':<24}" + "".join(f"{head:>10}" for head in heads) + "  losses")

@@ -11,15 +11,13 @@ activations; frozen weights need no gradient of their own).
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import io
-import json
 import resource
-import subprocess
-import sys
 import tempfile
 import time
+
+from variants import measure
 
 MODEL, BATCH, MAX_LENGTH, R, ALPHA = "smollm2-135m", 8, 512, 16, 32
 VARIANTS = (
@@ -129,32 +127,12 @@ def gemm_rate() -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    results = measure(
+        __file__,
+        __doc__,
+        VARIANTS,
+        lambda variant, steps: (run_trl if variant.startswith("trl") else run_ours)(variant, steps),
     )
-    parser.add_argument("--steps", type=int, default=5)
-    parser.add_argument("--only", nargs="*", help="variants whose name holds one of these words")
-    parser.add_argument("--worker", help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    if args.worker:
-        from onegpu import runtime
-
-        runtime.quiet()
-        with contextlib.redirect_stdout(sys.stderr):
-            result = (run_trl if args.worker.startswith("trl") else run_ours)(args.worker, args.steps)
-        print(json.dumps(result))
-        return
-
-    results = {}
-    for variant in VARIANTS:
-        if args.only and not any(word in variant for word in args.only):
-            continue
-        command = [sys.executable, __file__, "--steps", str(args.steps), "--worker", variant]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            print(f"{variant}: failed\n{done.stderr[-2000:]}")
-            continue
-        results[variant] = json.loads(done.stdout.strip().splitlines()[-1])
     from onegpu import models
 
     body = 106_168_320  # linear weights of SmolLM2-135M without embeddings and head

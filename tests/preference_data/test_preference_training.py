@@ -6,10 +6,8 @@ from onegpu.preference_data import (
     Ranking,
     answer_features,
     pair_logprobs,
-    reference_logprobs,
     reward_accuracy,
     tokenize_pairs,
-    train_dpo,
     train_reward_head,
 )
 from onegpu.sft_datasets import IGNORE, tokenize
@@ -184,54 +182,3 @@ def test_features_and_rankings_must_match():
     features, rankings = made_up(3)
     with pytest.raises(ValueError, match="found 2 features and 3 rankings"):
         train_reward_head(features[:2], rankings)
-
-
-# --- DPO
-
-
-def test_dpo_starts_at_ln_2_with_negative_logprobs_and_raises_the_margin(tokenizer):
-    pairs = tokenize_pairs(PAIRS, tokenizer).pairs
-    history = train_dpo(tiny_model(), pairs, PAD, steps=12, batch_size=3, learning_rate=1e-3)
-    assert history[0].loss == pytest.approx(0.693147, abs=1e-5)
-    assert history[0].margin == pytest.approx(0, abs=1e-5)
-    assert history[0].chosen_logprob < 0
-    assert history[-1].margin > 0.1
-    assert history[-1].loss < 0.65
-
-
-def test_dpo_trains_the_model_it_was_given(tokenizer):
-    model = tiny_model()
-    pairs = tokenize_pairs(PAIRS, tokenizer).pairs
-    before = reference_logprobs(model, pairs, PAD)
-    train_dpo(model, pairs, PAD, steps=12, batch_size=3, learning_rate=1e-3)
-    after = reference_logprobs(model, pairs, PAD)
-    assert ((after[0] - after[1]) > (before[0] - before[1])).all()
-
-
-def test_only_trainable_parameters_change(tokenizer):
-    model = tiny_model()
-    for name, parameter in model.named_parameters():
-        parameter.requires_grad_("layers.1" in name)
-    before = {name: parameter.clone() for name, parameter in model.named_parameters()}
-    train_dpo(model, tokenize_pairs(PAIRS, tokenizer).pairs, PAD, steps=2, learning_rate=1e-3)
-    changed = {
-        name for name, parameter in model.named_parameters() if not torch.equal(parameter, before[name])
-    }
-    assert changed
-    assert all("layers.1" in name for name in changed)
-
-
-def test_nothing_to_train_is_an_error_not_a_loss_that_stays_at_ln_2(tokenizer):
-    model = tiny_model().requires_grad_(False)
-    pairs = tokenize_pairs(PAIRS, tokenizer).pairs
-    with pytest.raises(ValueError, match="no parameter that requires a gradient"):
-        train_dpo(model, pairs, PAD, steps=1)
-    with pytest.raises(ValueError, match="no pairs"):
-        train_dpo(tiny_model(), [], PAD, steps=1)
-
-
-@pytest.mark.parametrize("options", [{"kind": "ipo"}, {"label_smoothing": 0.2}])
-def test_other_losses_raise_the_margin_too(tokenizer, options):
-    pairs = tokenize_pairs(PAIRS, tokenizer).pairs
-    history = train_dpo(tiny_model(), pairs, PAD, steps=10, batch_size=3, learning_rate=1e-3, **options)
-    assert history[-1].margin > history[0].margin

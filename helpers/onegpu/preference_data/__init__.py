@@ -1,15 +1,15 @@
 """Preference data: from a ranking A > B > C to pairs, to a reward model, to DPO.
 
 Read it in this order: ``rankings`` (ties, cycles, pairs), ``validation`` (bad pairs, length and position bias),
-``losses`` (Bradley-Terry and DPO), ``logprobs`` (exactly the completion), ``reward_model``, ``dpo``. ``pair_sets`` reads rows
+``losses`` (Bradley-Terry and DPO), ``logprobs`` (exactly the completion), ``reward_model``. ``pair_sets`` reads rows
 of pairs or rankings for ``onegpu.qlora_finetune``, which trains with the same loss.
 """
 
-from onegpu.preference_data.dpo import DpoStep, reference_logprobs, train_dpo
 from onegpu.preference_data.logprobs import (
     TokenizedPair,
     TokenizedPairs,
     pair_logprobs,
+    reference_logprobs,
     sequence_logprobs,
     tokenize_pairs,
 )
@@ -68,7 +68,6 @@ from onegpu.preference_data.validation import (
 __all__ = [
     "Accuracy",
     "DpoLoss",
-    "DpoStep",
     "LengthBias",
     "NoPreferences",
     "PairError",
@@ -112,7 +111,6 @@ __all__ = [
     "to_ranking",
     "tokenize_pair_set",
     "tokenize_pairs",
-    "train_dpo",
     "train_reward_head",
     "validate_pairs",
 ]

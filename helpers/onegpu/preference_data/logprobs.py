@@ -214,3 +214,20 @@ def pair_logprobs(
     logits = model(**batch, logits_to_keep=labels.shape[1] - first, use_cache=False).logits
     scores = sequence_logprobs(logits, labels[:, first:], average=average)
     return scores[: len(pairs)], scores[len(pairs) :]
+
+
+@torch.no_grad()
+def reference_logprobs(
+    model: Any,
+    pairs: Sequence[TokenizedPair],
+    pad_token_id: int,
+    *,
+    batch_size: int = 8,
+    average: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """Log-probabilities of chosen and rejected under the model as it is now, each of shape (pairs,)."""
+    model.eval()
+    batches = (pairs[i : i + batch_size] for i in range(0, len(pairs), batch_size))
+    parts = [pair_logprobs(model, batch, pad_token_id, average=average) for batch in batches]
+    chosen, rejected = zip(*parts, strict=True)
+    return torch.cat(chosen), torch.cat(rejected)

@@ -283,6 +283,22 @@ def test_a_poisoned_row_ends_the_run_before_a_worker_starts(cluster, tiny_config
         finetune_distributed(tiny_config(data=str(path)))
 
 
+def test_skipped_rows_are_listed_when_training_begins(
+    cluster, tiny_config, chats_file, tmp_path, monkeypatch
+):
+    path = tmp_path / "rows.jsonl"
+    path.write_text(chats_file.read_text() + '{"prompt": "Where?", "completion": " "}\n')
+
+    def fit(config, dataset, num_workers, use_gpu, resources, folder, settings, max_failures):
+        raise RuntimeError((folder / "bad_rows.jsonl").read_text())
+
+    monkeypatch.setattr(training, "_fit", fit)
+    with pytest.raises(RuntimeError, match="row 25, field 'completion'") as error:
+        finetune_distributed(tiny_config(data=str(path), bad_rows="skip"), num_workers=1)
+    (row,) = str(error.value).splitlines()
+    assert (json.loads(row)["data"], json.loads(row)["row"]) == (str(path), ROWS_OF_FILE)
+
+
 def test_a_ray_that_runs_already_is_used_and_stays(cluster, ray):
     with local_ray(7) as same:
         assert not same.started_here

@@ -637,11 +637,10 @@ Mistake(lambda got: got.tolist() == [15, 0, 7, 12], "Right codes, as the wrong d
         importance=4,
         minutes=20,
         hints=(
-            "What is left of the matrix once the outlier columns are taken out, and whose absmax is "
-            "it then?",
-            "Mark magnitudes at or over the threshold; a column with any mark is an outlier column. "
-            "Put zeros into these columns as a whole. What remains is quantized row by row with its "
-            "own absmax, as in 4.1.",
+            "A row's absmax leaves out which values? And which columns have no codes?",
+            "Mark magnitudes at or over the threshold; a column with any mark is an outlier column. A row's "
+            "absmax is that of its values without a mark, in whichever column they stand. Quantize each row "
+            "with it to -127..127, then put 0 into the codes of the outlier columns as a whole.",
         ),
         lesson="What flows between the layers",
         cases=(

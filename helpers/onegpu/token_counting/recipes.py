@@ -1,7 +1,7 @@
 """How training scripts have counted tokens, to compare with: each returns (tokens, supervised tokens).
 
 The last two are axolotl's ``calculate_total_num_steps`` before and after axolotl#3711, as its reports describe them,
-written anew. The first had 552 GB of data become 1.3 TB of Python objects (axolotl#2975); the second is fast, and reads
+written anew. With the first, 552 GB of data were seen to take 1.3 TB of memory (axolotl#2975); the second is fast, and reads
 the table below the data set, so that rows which ``filter`` or ``select`` took out are counted all the same.
 """
 

@@ -19,7 +19,7 @@ from onegpu.notebooks.execution import digest, execute, stabilise
 from onegpu.notebooks.files import read, repository, root, write
 from onegpu.notebooks.labs import lab_from, stubbed
 from onegpu.notebooks.parts import lesson_minutes, ref, setup_source
-from onegpu.notebooks.rules import code_lines, shows_something
+from onegpu.notebooks.rules import code_lines, problems_of, shows_something
 
 NAME = "00_start_here.ipynb"
 SOLUTION = '''# A lab
@@ -96,6 +96,17 @@ def test_the_notebooks_of_the_course_are_in_step():
     report = check()
     assert report.ok, (
         f"{report}\n\nEach line says what to run. After `run` and `build`, commit course/, labs/ and solutions/."
+    )
+
+
+def test_an_exercise_without_its_statement_is_named():
+    place = "solutions/05_gpu_memory.ipynb"
+    notebook = read(root() / place)
+    for cell in notebook.cells:
+        cell.source = cell.source.replace("## 5.7 ", "## Once ")
+    (problem,) = [said for said in problems_of(notebook, place, root()) if "statement" in said]
+    assert problem.startswith(
+        "exercise 5.7: its statement is missing, expected a Markdown cell with the heading"
     )
 
 

@@ -336,7 +336,7 @@ def checks_in(notebook: Any) -> list[tuple[str, str]]:
 
 
 def _checks(notebook: Any, topic: int) -> Iterator[str]:
-    """Each exercise of the topic is checked once; each solution has markers."""
+    """Each exercise of the topic is checked once; each has a statement, and its solution markers."""
     from onegpu.exercises import exercises_of
     from onegpu.exercises.exercise import TOPICS
 
@@ -345,7 +345,10 @@ def _checks(notebook: Any, topic: int) -> Iterator[str]:
     if found != wanted:
         yield f'it checks {", ".join(found) or "nothing"}, expected {", ".join(wanted)}, in this order (fn = check("{topic}.1", fn)).'
     marked = "\n".join(cell.source for cell in notebook.cells if "### BEGIN SOLUTION" in cell.source)
+    text = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
     for number, name in checks_in(notebook):
+        if topic and not re.search(rf"^## {re.escape(number)} ", text, re.M):
+            yield f"exercise {number}: its statement is missing, expected a Markdown cell with the heading `## {number} ...`."
         if not re.search(rf"^(async )?def {name}\(", marked, re.M):
             yield f"exercise {number}: the cell that defines {name} has no ### BEGIN SOLUTION."
     for number, cell in enumerate(notebook.cells):

@@ -60,6 +60,7 @@ def test_the_trace_is_the_whole_models_in_every_loop(monkeypatch, kind, loop):
         {"method": "lora", "loop": "plain", "attention": "eager", "lora_dropout": 0.1, "optim": "sgd"},
         {"method": "lora", "loop": "trainer", "use_dora": True, "dtype": "fp16", "gpu": "L4"},
         {"method": "lora", "loop": "trl", "modules_to_save": "lm_head", "gpu": "L4"},
+        {"quantization": "int8", "loop": "plain", "gpu": "cpu"},
         {"task": "dpo"},
         {"task": "dpo", "loop": "trainer", "gradient_checkpointing": True},
         {"task": "evaluate"},

@@ -36,6 +36,9 @@ def assert_alike(simulation, measurement, rel):
     {"method": "qlora"},
     {"method": "qlora", "gradient_checkpointing": True, "double_quantization": False},
     {"method": "qlora", "loop": "onegpu", "target_modules": "all-linear"},
+    {"method": "qlora", "quantization": "int8"},
+    {"method": "qlora", "quantization": "int8", "loop": "onegpu", "gradient_checkpointing": True},
+    {"method": "qlora", "quantization": "int8", "loop": "trainer", "target_modules": "all-linear"},
 ], ids=lambda s: "-".join(map(str, s.values())))  # fmt: skip
 @pytest.mark.skipif(torch.cuda.is_available(), reason="measures on the card where there is one")
 def test_simulated_and_measured_agree_on_the_cpu(tiny, settings):
@@ -122,6 +125,7 @@ CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA de
     {"method": "lora", "lora_dropout": 0.05},
     {"method": "qlora", "gradient_checkpointing": True},
     {"method": "qlora", "loop": "onegpu", "target_modules": "all-linear"},
+    {"method": "qlora", "quantization": "int8"},
 ], ids=lambda s: "-".join(map(str, s.values())))  # fmt: skip
 def test_simulated_and_measured_agree_on_a_card(settings):
     batch = {"per_device_train_batch_size": 4, "max_length": 256}

@@ -9,7 +9,10 @@ import pytest
 import torch
 import transformers
 from onegpu.gpu_memory import CATEGORIES
-from plainly import closed_form, simulated
+from onegpu.gpu_memory.cuda_kernels import META_RULES
+from onegpu.gpu_memory.meta_model import quantized_linear
+from onegpu.gpu_memory.tracking import StorageTracker
+from plainly import closed_form, make_setup, simulated
 from transformers import AutoConfig, masking_utils
 
 GIB = 2**30
@@ -383,3 +386,33 @@ def test_bad_settings_say_what_was_found_and_expected(settings, message):
 def test_models_that_cannot_be_trained_here_are_refused(model, message):
     with pytest.raises(ValueError, match=message):
         simulated(model)
+
+
+def test_a_layer_in_8_bits_takes_what_bitsandbytes_makes_on_a_card():
+    """Its CUDA code by hand (backends/cuda/ops.py, autograd/_functions.py), for one layer and n tokens."""
+    n, wide, out = 64, 128, 256
+    setup = make_setup("smollm2-135m", method="qlora", quantization="int8", gpu="T4").resolved
+
+    def held(tracker):
+        live, most = 0, 0
+        for event in tracker.trace.events:
+            live += tracker.trace.sizes[event] if event >= 0 else -tracker.trace.sizes[~event]
+            most = max(most, live)
+        return live, most
+
+    linear = torch.nn.Linear(wide, out, bias=False, device="meta", dtype=torch.float16)
+    with StorageTracker("meta", rules=META_RULES) as loading:
+        layer = quantized_linear(linear, setup)
+    whole, stored = 2 * wide * out, wide * out + 4 * out
+    assert held(loading) == (stored, 2 * whole + stored)  # the weight, its copy in fp16, codes, scales
+    x = torch.empty(n, wide, device="meta", dtype=torch.float16, requires_grad=True)
+    with StorageTracker("meta", rules=META_RULES) as forward:
+        y = layer(x)
+    scales, codes = 4 * n, n * wide
+    assert held(forward) == (
+        2 * n * out,
+        max(2 * n * wide + n * wide, codes + scales + 4 * n * out + 2 * n * out),
+    )
+    with StorageTracker("meta", rules=META_RULES) as backward:
+        torch.autograd.grad(y.sum(), x)
+    assert held(backward)[1] >= whole + 4 * out  # dequantized, for the product with the gradient

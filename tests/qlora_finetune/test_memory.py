@@ -116,11 +116,11 @@ def test_a_setup_of_a_name_alone_is_the_run_that_finetune_starts(model, gpu):
     )
 
 
-def test_int8_is_refused_by_the_prediction_and_named_in_the_explanation(tiny):
-    config = FinetuneConfig(quantization="int8")
-    with pytest.raises(ValueError, match="int8"):
-        predict_memory(config, "T4", **tiny)
-    assert "can't be predicted" in explain_out_of_memory(config, gpu="T4", **tiny)
+def test_a_base_in_8_bits_is_predicted_and_4_bits_are_offered(tiny):
+    eight, four = (predict_memory(FinetuneConfig(quantization=q), "T4", **tiny) for q in ("int8", "nf4"))
+    assert eight["loaded"].by_category["weights"] > four["loaded"].by_category["weights"]
+    large = FinetuneConfig(model="llama-3-8b", quantization="int8", max_length=4096)
+    assert "quantization='nf4'" in explain_out_of_memory(large, gpu="T4")
 
 
 def test_a_run_on_a_data_sets_own_rows_is_predicted(tiny, tmp_path):

@@ -276,6 +276,38 @@ def dequantize_then_multiply(tracker, func, args, kwargs):
         return F.linear(x, weight, kwargs.get("bias"))
 
 
+def quantize_rows(tracker, func, args, kwargs):
+    """LLM.int8's codes: before the kernel runs, outliers are looked for in a copy of the magnitudes."""
+    x, threshold = args[0], args[1] if len(args) > 1 else kwargs.get("threshold", 0.0)
+    with tracker:
+        if threshold:
+            (x.abs() >= threshold).any()
+        scales = torch.empty(x.numel() // x.shape[-1], dtype=torch.float32, device=x.device)
+        codes = torch.empty_like(x, dtype=torch.int8)
+        return codes, scales, torch.empty(0, dtype=torch.int64, device=x.device) if threshold else None
+
+
+def multiply_int8(tracker, func, args, kwargs):
+    """LLM.int8's product: sums in int32, made fp16 by a kernel, then the dtype asked for."""
+    codes, weight = args[:2]
+    with tracker:
+        sums = torch.empty((*codes.shape[:-1], weight.shape[0]), dtype=torch.int32, device=codes.device)
+        return torch.empty_like(sums, dtype=torch.float16).to(kwargs.get("dtype") or torch.float16)
+
+
+def multiply_int8_and_outliers(tracker, func, args, kwargs):
+    """As ``multiply_int8``, for inputs without outlier columns: how many there are, shapes don't say.
+
+    A column of ``n`` tokens would cost 2 ``n`` bytes more, kept for the backward pass beside the input.
+    """
+    x, codes, weight, scales, weight_scales = args[:5]
+    bias = args[6] if len(args) > 6 else kwargs.get("bias")
+    with tracker:
+        none = torch.empty(0, dtype=x.dtype, device=x.device)
+        product = torch.ops.bitsandbytes.int8_scaled_mm.default
+        return product(codes, weight, scales, weight_scales, bias=bias, dtype=x.dtype), none
+
+
 def softmax_backward_bytes(args, kwargs, out) -> int:
     """The product of gradient and output, which the kernel makes before it sums: one more matrix of scores."""
     grad, output = args[0], args[1]
@@ -337,11 +369,15 @@ def efficient_backward_bytes(args, kwargs, out) -> int:
 
 def _rules() -> dict[Any, Callable]:
     import_bitsandbytes()  # registers its operations
+    bnb = torch.ops.bitsandbytes
     return {
         aten._local_scalar_dense.default: answer_questions,
         aten.nonzero.default: count_supervised,
         aten._grouped_mm.default: multiply_experts,
-        torch.ops.bitsandbytes.gemm_4bit.default: dequantize_then_multiply,
+        bnb.gemm_4bit.default: dequantize_then_multiply,
+        bnb.int8_vectorwise_quant.default: quantize_rows,
+        bnb.int8_scaled_mm.default: multiply_int8,
+        bnb.int8_mixed_scaled_mm.default: multiply_int8_and_outliers,
     }
 
 

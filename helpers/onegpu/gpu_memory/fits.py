@@ -201,6 +201,10 @@ def cheaper(setup: ResolvedSetup) -> Iterator[tuple[dict[str, Any], str]]:
     if setup.optim in ("adamw_torch", "adamw_single", "adamw_torch_fused") and setup.trains:
         eight_bits = {"optim": "adamw_8bit"}
         yield kept | eight_bits, "optimizer states in 8 bits"
+    if setup.quantization == "int8":
+        kept = kept | {"quantization": "nf4"}
+        yield kept, "the frozen weights are kept in 4 bits, not 8"
+        yield kept | eight_bits, "the frozen weights are kept in 4 bits, not 8; optimizer states in 8"
     if setup.method != "qlora":
         trained = (
             "adapters are trained, not the weights, which are"

@@ -98,7 +98,9 @@ def _real_model(setup: ResolvedSetup, config: Any, module: nn.Module | None, dev
             attn_implementation=setup.attention,
         )  # fmt: skip
         model = loaded.model
-    if setup.method == "qlora" and not getattr(model, "is_loaded_in_4bit", False):
+    if setup.method == "qlora" and not (
+        getattr(model, "is_loaded_in_4bit", False) or getattr(model, "is_loaded_in_8bit", False)
+    ):
         meta_model.quantize_linears(model, setup)
     if setup.loop != "plain":
         model.config.use_cache = False
@@ -176,10 +178,9 @@ def see_model(model: nn.Module, tracker: StorageTracker) -> None:
     """Name what a model holds: weights, adapters, quantization state, buffers."""
     for name, parameter in model.named_parameters():
         tracker.see(parameter, "lora" if "lora_" in name else "weights")
-        state = getattr(parameter, "quant_state", None)
-        if state is not None:
-            for tensor in meta_model.quantization_tensors(state):
-                tracker.see(tensor, "quantization_state")
+    for module in model.modules():
+        for tensor in meta_model.quantization_tensors(module):
+            tracker.see(tensor, "quantization_state")
     for buffer in model.buffers():
         tracker.see(buffer, "buffers")
     if getattr(model, "is_loaded_in_4bit", False):
@@ -236,8 +237,8 @@ class _Counters:
         for name, parameter in self.model.named_parameters():
             add("lora" if "lora_" in name else "weights", parameter)
             add("gradients", parameter.grad)
-            state = getattr(parameter, "quant_state", None)
-            for tensor in meta_model.quantization_tensors(state) if state is not None else ():
+        for module in self.model.modules():
+            for tensor in meta_model.quantization_tensors(module):
                 add("quantization_state", tensor)
         for buffer in self.model.buffers():
             add("buffers", buffer)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -46,12 +47,11 @@ def load_weights(
     """
     if not setup.gpu.is_cpu:
         # transformers first takes the whole size at once and gives it back, to have one large segment.
-        of_a_layer = _checkpoint_bytes(model, quantize, layers[1]) if layers else 0
-        tracker.use(_checkpoint_bytes(model, quantize), "caching_allocator_warmup", of_a_layer)
+        of_a_layer = _checkpoint_bytes(model, setup, layers[1]) if layers else 0
+        tracker.use(_checkpoint_bytes(model, setup), "caching_allocator_warmup", of_a_layer)
     number_of = {id(module): i for i, layer in enumerate(layers) for module in layer.modules()}
-    if quantize:  # as transformers marks such a model; peft and accelerate ask
-        model.is_loaded_in_4bit = True
-        model.quantization_method = "bitsandbytes"
+    if quantize:
+        _mark_quantized(model, setup)
     seen = {}
     for module in list(model.modules()):
         tracker.trace.at_work(number_of.get(id(module)))
@@ -73,7 +73,7 @@ def load_weights(
                     tracker.see(layer.weight, "weights")
                     if layer.bias is not None:
                         tracker.see(layer.bias, "weights")
-                    for tensor in quantization_tensors(layer.weight.quant_state):
+                    for tensor in quantization_tensors(layer):
                         tracker.see(tensor, "quantization_state")
     tracker.trace.at_work(None)
     for table in shared_tables():
@@ -95,22 +95,59 @@ def is_quantizable(model: nn.Module, module: nn.Module) -> bool:
 
 
 def quantize_linears(model: nn.Module, setup: ResolvedSetup) -> None:
-    """Replace the linear layers of a real model by bitsandbytes' 4-bit ones, in place."""
+    """Replace the linear layers of a real model by bitsandbytes' quantized ones, in place."""
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
             if is_quantizable(model, child):
                 module._modules[name] = quantized_linear(child, setup)
-    model.is_loaded_in_4bit = True
+    _mark_quantized(model, setup)
+
+
+def _mark_quantized(model: nn.Module, setup: ResolvedSetup) -> None:
+    """As transformers does; peft and accelerate ask."""
+    setattr(model, "is_loaded_in_8bit" if setup.quantization == "int8" else "is_loaded_in_4bit", True)
     model.quantization_method = "bitsandbytes"
 
 
 def quantized_linear(linear: nn.Module, setup: ResolvedSetup) -> nn.Module:
-    """Return bitsandbytes' 4-bit layer for a linear one, its packed weight and scales made by bitsandbytes itself."""
-    bnb = import_bitsandbytes()
+    """Return bitsandbytes' layer for a linear one, its weight and scales made by bitsandbytes itself."""
     device = linear.weight.device
     whole = torch.empty_like(linear.weight) if device.type == "meta" else linear.weight.detach()
     if not isinstance(linear, nn.Linear):
         whole = whole.t().contiguous()
+    layer = (_linear_8bit if setup.quantization == "int8" else _linear_4bit)(whole, setup)
+    if linear.bias is not None:
+        bias = torch.empty_like(linear.bias) if device.type == "meta" else linear.bias.detach()
+        layer.bias = nn.Parameter(bias, requires_grad=False)
+    return layer
+
+
+def _linear_8bit(whole: torch.Tensor, setup: ResolvedSetup) -> nn.Module:
+    """LLM.int8 as transformers asks for it: one scale a row, a copy of the weight in fp16 while it is quantized."""
+    bnb = import_bitsandbytes()
+    rows, columns = whole.shape
+    codes, scales, _ = bnb.functional.int8_vectorwise_quant(whole.to(torch.float16, copy=True))
+    with torch.utils._python_dispatch._disable_current_modes():  # its first weight is never made
+        layer = bnb.nn.Linear8bitLt(
+            columns, rows, bias=False, has_fp16_weights=False, threshold=6.0, device="meta"
+        )
+    layer.weight = bnb.nn.Int8Params(codes, requires_grad=False, has_fp16_weights=False, CB=codes, SCB=scales)
+    if setup.gpu.is_cpu and whole.device.type == "meta":
+        layer.forward = partial(_forward_8bit_on_cpu, layer)
+    return layer
+
+
+def _forward_8bit_on_cpu(layer: Any, x: torch.Tensor) -> torch.Tensor:
+    """As bitsandbytes trains where the input is on a CPU: the weight is dequantized, then a plain product."""
+    from bitsandbytes.autograd._functions import MatMul8bitFp
+
+    if layer.weight.CB is not None:
+        layer.init_8bit_state()
+    return MatMul8bitFp.apply(x, layer.weight, None, layer.bias, layer.state)
+
+
+def _linear_4bit(whole: torch.Tensor, setup: ResolvedSetup) -> nn.Module:
+    bnb = import_bitsandbytes()
     rows, columns = whole.shape
     packed, state = bnb.functional.quantize_4bit(
         whole, blocksize=64, compress_statistics=setup.double_quantization, quant_type="nf4"
@@ -126,14 +163,17 @@ def quantized_linear(linear: nn.Module, setup: ResolvedSetup) -> nn.Module:
         compress_statistics=setup.double_quantization, quant_type="nf4",
     )  # fmt: skip
     layer.quant_state = state
-    if linear.bias is not None:
-        bias = torch.empty_like(linear.bias) if device.type == "meta" else linear.bias.detach()
-        layer.bias = nn.Parameter(bias, requires_grad=False)
     return layer
 
 
-def quantization_tensors(state: Any) -> list[torch.Tensor]:
-    """Scales and code tables of a bitsandbytes quantization state: of the weight, and of its scales."""
+def quantization_tensors(module: nn.Module) -> list[torch.Tensor]:
+    """What a layer of bitsandbytes has beside its codes (scales, tables, those of its scales); [] for any other module."""
+    bnb = import_bitsandbytes()
+    if isinstance(module, bnb.nn.Linear8bitLt):
+        return [s for s in (module.weight.SCB, module.state.SCB) if s is not None]
+    if not isinstance(module, bnb.nn.Linear4bit):
+        return []
+    state = module.weight.quant_state
     found = [state.absmax, state.code]
     if state.nested:
         found += [state.offset, state.state2.absmax, state.state2.code]
@@ -223,13 +263,15 @@ def quiet_warnings():
         yield
 
 
-def _checkpoint_bytes(model: nn.Module, quantize: bool, part: nn.Module | None = None) -> int:
+def _checkpoint_bytes(model: nn.Module, setup: ResolvedSetup, part: nn.Module | None = None) -> int:
     """Bytes of a model's weights (or of a part of it) as they will lie on the card."""
     quantized = set()
     total = 0
-    if quantize:
+    if setup.quantization:
         quantized = {id(m.weight) for m in model.modules() if is_quantizable(model, m)}
     for parameter in (model if part is None else part).parameters():
         size = parameter.numel() * parameter.element_size()
-        total += parameter.numel() // 2 if id(parameter) in quantized else size
+        if id(parameter) in quantized:
+            size = parameter.numel() // (1 if setup.quantization == "int8" else 2)
+        total += size
     return total

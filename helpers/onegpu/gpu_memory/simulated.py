@@ -343,7 +343,11 @@ def notes(setup: ResolvedSetup, config: Any) -> tuple[str, ...]:
     if experts(config) and setup.quantization:
         found.append(
             f"the {experts(config)} experts of a layer are one tensor, which bitsandbytes leaves in {setup.dtype}: only "
-            "attention and what else is linear is in 4 bits (bitsandbytes#1849)"
+            f"attention and what else is linear is in {8 if setup.quantization == 'int8' else 4} bits (bitsandbytes#1849)"
+        )
+    if setup.quantization == "int8":
+        found.append(
+            "LLM.int8 without outlier columns, of which shapes say nothing: each adds 2 bytes a token to its layer's input"
         )
     if stored_weights(config).method == "mxfp4":
         found.append(f"stored in mxfp4, trained in {setup.dtype}: Mxfp4Config(dequantize=True)")

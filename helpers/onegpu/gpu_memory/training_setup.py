@@ -327,8 +327,6 @@ class ResolvedSetup(TrainingSetup):
             )
         if self.use_dora and self.method == "qlora":
             raise ValueError("DoRA on a quantized base isn't predicted: use method='lora', or use_dora=False")
-        if self.quantization == "int8":
-            raise ValueError("the memory of quantization='int8' isn't predicted: expected 'nf4'")
         if self.optim.startswith("paged") and self.gpu.is_cpu:
             raise ValueError(f"optim={self.optim!r} pages states by CUDA's unified memory: not on a CPU")
         if self.attention == "flash_attention_2":
@@ -421,9 +419,9 @@ class ResolvedSetup(TrainingSetup):
             raise ValueError(
                 f"{self.name} is stored in {stored} (bitsandbytes), so only adapters on that can be trained: "
                 + (
-                    "use method='qlora'"
-                    if stored == "nf4"
-                    else "that isn't predicted, give the model it was made from"
+                    "that isn't predicted, give the model it was made from"
+                    if stored == "fp4"
+                    else "use method='qlora'" + (", quantization='int8'" if stored == "int8" else "")
                 )
             )
         return config

@@ -370,7 +370,7 @@ def test_an_8b_model_takes_under_2_gib_and_time_as_its_layers_do():
     ({"batch_size": 4}, "unknown setting batch_size: near are per_device_train_batch_size"),
     ({"quantization": "int8", "method": "lora"}, "quantization='int8' is for method='qlora'"),
     ({"task": "dpo"}, "needs a second model as the reference"),
-    ({"task": "dpo", "method": "lora", "loop": "trl"}, "makes no full logits (add_fused_lm_head)"),
+    ({"task": "dpo", "method": "lora", "loop": "trl"}, "makes no full logits, which"),
     ({"method": "lora", "target_modules": ("nothing",)}, "not found in the base model"),
 ])  # fmt: skip
 def test_bad_settings_say_what_was_found_and_expected(settings, message):

@@ -317,7 +317,7 @@ class ResolvedSetup(TrainingSetup):
             )
         if self.task == "dpo" and self.loop == "trl":
             raise ValueError(
-                "task='dpo' with loop='trl' isn't predicted: TRL 1.16's DPOTrainer makes no full logits (add_fused_lm_head), "
+                "task='dpo' with loop='trl' isn't predicted: TRL 1.16's DPOTrainer makes no full logits, "
                 "which hasn't been compared with a run. Use loop='onegpu', or 'trainer' for DPO with full logits"
             )
         if self.loop == "onegpu" and (self.use_dora or self.modules_to_save):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
+if TYPE_CHECKING:
+    import numpy as np
 
 
 def read_gguf(file: str | Path) -> Any:
@@ -20,6 +21,7 @@ def read_gguf(file: str | Path) -> Any:
         As from ``gguf.GGUFReader``.
     """
     import gguf
+    import numpy as np
 
     class PlainReader(gguf.GGUFReader):
         @property

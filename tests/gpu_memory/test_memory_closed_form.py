@@ -116,6 +116,22 @@ def test_where_attention_decides_the_formula_says_that_it_is_low(length, low):
     assert (OUT_OF_RANGE in str(found)) == low
 
 
+@pytest.mark.parametrize("gpu", ["L4", "cpu"])
+@pytest.mark.parametrize("length", [256, 500, 1024])
+def test_logits_of_one_chunk_and_of_several_are_the_simulations(gpu, length):
+    # SmolLM2's head takes 128 supervised tokens at a time: 85 here, then 128 and 39, then 128 after 128
+    asked = {
+        "method": "qlora",
+        "loop": "onegpu",
+        "gpu": gpu,
+        "max_length": length,
+        "target_modules": "all-linear",
+    }
+    formula, simulation = (f("smollm2-135m", **asked).peak for f in (closed_form, simulated))
+    assert formula.by_category["logits_and_loss"] == simulation.by_category["logits_and_loss"]
+    assert formula.bytes == pytest.approx(simulation.bytes, rel=2e-3)
+
+
 def test_a_fused_kernel_is_in_the_formulas_range():
     found = closed_form("llama-3-8b", method="qlora", loop="onegpu", gpu="L4", max_length=4096)
     assert not any(OUT_OF_RANGE in note for note in found.notes)

@@ -392,12 +392,19 @@ class _ClosedForm:
             self.logits = []
             hidden = ledger.take("activations", n.s * N * n.arch.hidden)
             positions = min(N, head_chunk(V))
-            chunk = positions * V
             gradient = 4 * N * n.arch.hidden
             self.loss = [ledger.take("activations", gradient, form=Form(
                 f"4 N h = 4 x {N:,} x {n.arch.hidden:,}", "gradient of the supervised hidden states, made with the loss"))]  # fmt: skip
-            ledger.use("logits_and_loss", n.w * chunk, 4 * chunk, 4 * chunk, form=Form(
-                f"(w + 4 + 4) {positions} V, V = {V:,}", "logits of a chunk of supervised tokens, given back at once"))  # fmt: skip
+            copy, chunk = n.w if n.w < 4 else 0, positions * V
+            following = min(positions, N - positions) * V  # of a second chunk, made while the first is at hand
+            if 8 * chunk + (copy + 4) * following > (copy + 8) * chunk:
+                ledger.use("logits_and_loss", 4 * chunk, 4 * chunk, copy * following, 4 * following, form=Form(
+                    f"(4 + 4) {positions} V + ({'w + ' if copy else ''}4) {following // V} V, V = {V:,}",
+                    "logits and their gradient of a chunk of supervised tokens, and logits of the next"))  # fmt: skip
+            else:
+                ledger.use("logits_and_loss", copy * chunk, 4 * chunk, 4 * chunk, form=Form(
+                    f"({'w + ' if copy else ''}4 + 4) {positions} V, V = {V:,}",
+                    "logits of a chunk of supervised tokens, given back at once"))  # fmt: skip
             ledger.give(hidden)
             return
         self.logits = [ledger.take("logits_and_loss", n.l * n.T * V, form=Form(

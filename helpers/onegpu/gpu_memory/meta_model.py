@@ -111,20 +111,27 @@ def _mark_quantized(model: nn.Module, setup: ResolvedSetup) -> None:
 
 def quantized_linear(linear: nn.Module, setup: ResolvedSetup) -> nn.Module:
     """Return bitsandbytes' layer for a linear one, its weight and scales made by bitsandbytes itself."""
-    device = linear.weight.device
-    whole = torch.empty_like(linear.weight) if device.type == "meta" else linear.weight.detach()
-    if not isinstance(linear, nn.Linear):
-        whole = whole.t().contiguous()
-    layer = (_linear_8bit if setup.quantization == "int8" else _linear_4bit)(whole, setup)
+    layer = (_linear_8bit if setup.quantization == "int8" else _linear_4bit)(linear, setup)
     if linear.bias is not None:
-        bias = torch.empty_like(linear.bias) if device.type == "meta" else linear.bias.detach()
+        bias = torch.empty_like(linear.bias) if _is_meta(linear) else linear.bias.detach()
         layer.bias = nn.Parameter(bias, requires_grad=False)
     return layer
 
 
-def _linear_8bit(whole: torch.Tensor, setup: ResolvedSetup) -> nn.Module:
+def _is_meta(linear: nn.Module) -> bool:
+    return linear.weight.device.type == "meta"
+
+
+def _whole_weight(linear: nn.Module) -> torch.Tensor:
+    """The weight as it is read from a checkpoint, (out, in); whoever quantizes it lets go of it."""
+    whole = torch.empty_like(linear.weight) if _is_meta(linear) else linear.weight.detach()
+    return whole if isinstance(linear, nn.Linear) else whole.t().contiguous()
+
+
+def _linear_8bit(linear: nn.Module, setup: ResolvedSetup) -> nn.Module:
     """LLM.int8 as transformers asks for it: one scale a row, a copy of the weight in fp16 while it is quantized."""
     bnb = import_bitsandbytes()
+    whole = _whole_weight(linear)
     rows, columns = whole.shape
     codes, scales, _ = bnb.functional.int8_vectorwise_quant(whole.to(torch.float16, copy=True))
     with torch.utils._python_dispatch._disable_current_modes():  # its first weight is never made
@@ -132,7 +139,7 @@ def _linear_8bit(whole: torch.Tensor, setup: ResolvedSetup) -> nn.Module:
             columns, rows, bias=False, has_fp16_weights=False, threshold=6.0, device="meta"
         )
     layer.weight = bnb.nn.Int8Params(codes, requires_grad=False, has_fp16_weights=False, CB=codes, SCB=scales)
-    if setup.gpu.is_cpu and whole.device.type == "meta":
+    if setup.gpu.is_cpu and _is_meta(linear):
         layer.forward = partial(_forward_8bit_on_cpu, layer)
     return layer
 
@@ -146,8 +153,9 @@ def _forward_8bit_on_cpu(layer: Any, x: torch.Tensor) -> torch.Tensor:
     return MatMul8bitFp.apply(x, layer.weight, None, layer.bias, layer.state)
 
 
-def _linear_4bit(whole: torch.Tensor, setup: ResolvedSetup) -> nn.Module:
+def _linear_4bit(linear: nn.Module, setup: ResolvedSetup) -> nn.Module:
     bnb = import_bitsandbytes()
+    whole = _whole_weight(linear)
     rows, columns = whole.shape
     packed, state = bnb.functional.quantize_4bit(
         whole, blocksize=64, compress_statistics=setup.double_quantization, quant_type="nf4"

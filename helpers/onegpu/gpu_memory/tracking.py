@@ -69,11 +69,22 @@ def _operations(func: Any, args: tuple, kwargs: dict, out: Any) -> int:
     if formula is None:
         return 0
     if func not in MATRIX_PRODUCTS:
-        return formula(*args, **kwargs, out_val=out)
+        return formula(*_with_all_heads(args), **kwargs, out_val=out)
     key = (func, *(a.shape if isinstance(a, torch.Tensor) else None for a in args))
     if key not in _counted:
         _counted[key] = formula(*args, **kwargs, out_val=out)
     return _counted[key]
+
+
+def _with_all_heads(args: tuple) -> tuple:
+    """Attention's arguments with keys and values of every query head: before torch 2.13 no formula takes fewer."""
+    heads = max((a.shape[1] for a in args if isinstance(a, torch.Tensor) and a.ndim == 4), default=0)
+    return tuple(
+        a[:, :1].expand(-1, heads, -1, -1)
+        if isinstance(a, torch.Tensor) and a.ndim == 4 and a.shape[1] < heads and heads % a.shape[1] == 0
+        else a
+        for a in args
+    )
 
 
 def _moved_bytes(value: Any) -> int:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from onegpu.gpu_memory.replay import replay, settle_categories
-from onegpu.gpu_memory.tracking import StorageTracker
+from onegpu.gpu_memory.tracking import StorageTracker, _with_all_heads
 
 
 def alive(trace):
@@ -110,3 +110,11 @@ def test_what_outlives_the_forward_pass_is_an_activation_and_the_rest_a_temporar
     assert moments["after_forward"].by_category == {"weights": 16, "activations": 32}
     assert moments["in_step"].allocated_bytes == 16 + 32 + 256
     del weight, kept
+
+
+def test_grouped_attention_counts_as_attention_with_all_heads():
+    """torch before 2.13 (Colab's) has no formula for fewer heads of keys and values than of queries."""
+    query, key = (torch.empty(1, heads, 8, 4, device="meta") for heads in (6, 2))
+    given = _with_all_heads((query, key, key, None, True))
+    assert [x.shape for x in given[:3]] == [query.shape] * 3
+    assert given[3:] == (None, True)

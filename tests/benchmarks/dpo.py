@@ -1,12 +1,11 @@
 """Pairs and tokens per second of DPO on the shipped rankings: TRL's DPOTrainer against ours, each in a fresh process.
 
-The same model in NF4, the same pairs, LoRA settings, number format and pairs a step (ours packs them: as many as fill a
-row, each prompt once). Prints pairs, tokens (of both sides with their prompts, no padding) and the losses of the first
-two steps: ln 2 first, since policy
-and reference are one. Ours asks the reference when a pair comes for the first time and keeps its answer, so the first
-epoch and later ones are timed apart. The rates are also given per second of processor time (torch's threads together),
-which a machine that is busy with other things disturbs less. TRL asks in each step, or for all pairs before the first one (the time for that is
-not in its rate, and printed).
+The same model in NF4, the same pairs, LoRA settings, number format and pairs a step (ours packs them: as many as fill
+a row, each prompt once). Prints pairs, tokens (of both sides with their prompts, no padding) and the losses of the
+first two steps: ln 2 first, since policy and reference are one. Ours asks the reference when a pair comes for the
+first time and keeps its answer, so the first epoch and later ones are timed apart. The rates are also given per second
+of processor time (torch's threads together), which a machine that is busy with other things disturbs less. TRL asks in
+each step, or for all pairs before the first one (the time for that is not in its rate, and printed).
 
     pip install -c constraints.txt -e ".[bench]"
     python tests/benchmarks/dpo.py --steps 6

@@ -396,9 +396,8 @@ class _ClosedForm:
             self.loss = [ledger.take("activations", gradient, form=Form(
                 f"4 N h = 4 x {N:,} x {n.arch.hidden:,}", "gradient of the supervised hidden states, made with the loss"))]  # fmt: skip
             copy, chunk = n.w if n.w < 4 else 0, positions * V
-            following = (
-                min(positions, N - positions) * V
-            )  # of a second chunk, made while the first is at hand
+            # Of a second chunk, made while the first is at hand.
+            following = min(positions, N - positions) * V
             if 8 * chunk + (copy + 4) * following > (copy + 8) * chunk:
                 ledger.use("logits_and_loss", 4 * chunk, 4 * chunk, copy * following, 4 * following, form=Form(
                     f"(4 + 4) {positions} V + ({'w + ' if copy else ''}4) {following // V} V, V = {V:,}",

@@ -36,7 +36,7 @@ def meta_model(setup: ResolvedSetup, config: Any) -> nn.Module:
 
 
 def load_weights(
-    model: nn.Module, tracker: Any, layers: Sequence[nn.Module] = (), *, quantize: bool, setup: ResolvedSetup
+    model: nn.Module, tracker: Any, setup: ResolvedSetup, layers: Sequence[nn.Module] = ()
 ) -> None:
     """Let every weight and buffer appear in the trace, as ``from_pretrained`` would put them on a card.
 
@@ -50,7 +50,7 @@ def load_weights(
         of_a_layer = _checkpoint_bytes(model, setup, layers[1]) if layers else 0
         tracker.use(_checkpoint_bytes(model, setup), "caching_allocator_warmup", of_a_layer)
     number_of = {id(module): i for i, layer in enumerate(layers) for module in layer.modules()}
-    if quantize:
+    if setup.quantization:
         _mark_quantized(model, setup)
     seen = {}
     for module in list(model.modules()):
@@ -58,14 +58,14 @@ def load_weights(
         for name, parameter in list(module.named_parameters(recurse=False)):
             if id(parameter) in seen:
                 new = seen[id(parameter)]
-            elif quantize and is_quantizable(model, module) and name == "weight":
+            elif setup.quantization and is_quantizable(model, module) and name == "weight":
                 continue
             else:
                 new = nn.Parameter(torch.empty_like(parameter), requires_grad=parameter.requires_grad)
                 tracker.see(new, "weights")
                 seen[id(parameter)] = new
             module._parameters[name] = new
-        if quantize:
+        if setup.quantization:
             for name, child in list(module.named_children()):
                 if is_quantizable(model, child):
                     layer = quantized_linear(child, setup)

@@ -178,9 +178,7 @@ class _Simulation:
         setup, tracker = self.setup, self.tracker
         with tracker, self.choices:
             tracker.trace.begin("load")
-            meta_model.load_weights(
-                self.model, tracker, self.layers, quantize=setup.method == "qlora", setup=setup
-            )
+            meta_model.load_weights(self.model, tracker, setup, self.layers)
             self._prepare()
             if self.layers:
                 tracker.name_layers(self.layers)

@@ -75,8 +75,8 @@ class TrainingSetup:
         alive through the step.
     task : {"sft", "dpo", "evaluate", "generate"}
         A step of supervised fine-tuning; of DPO (a chosen and a rejected row for each pair, in our own trainer both in
-        one row; the reference is the model with its adapters off; not TRL's); a forward pass of an evaluation, without gradients; generating with a KV cache up to
-        ``max_length`` tokens.
+        one row; the reference is the model with its adapters off; not TRL's); a forward pass of an evaluation, without
+        gradients; generating with a KV cache up to ``max_length`` tokens.
     max_length : int
         Tokens of a row.
     lengths : tuple of int or None

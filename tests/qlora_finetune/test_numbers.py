@@ -178,6 +178,29 @@ def test_fused_adapter_equals_pefts_own_forward_and_backward(tiny_nf4):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_a_layer_without_an_adapter_returns_the_products_dtype(tiny_nf4, dropout):
+    """So adapters on a few layers leave no stream of fp32 behind; so does the base of a layer with dropout."""
+    model = with_adapters(tiny_nf4.model, target_modules=("q_proj", "v_proj"), lora_dropout=dropout)
+    layers = dict(model.named_modules())
+    bare = next(layer for name, layer in layers.items() if name.endswith("down_proj"))
+    x = torch.randn(1, 3, bare.in_features)
+
+    def run(forward):
+        leaf = x.clone().requires_grad_()
+        out = forward(leaf)
+        out.float().pow(2).sum().backward()
+        return out.detach(), leaf.grad
+
+    for ours, theirs in zip(run(bare), run(lambda v: type(bare).forward(bare, v)), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out, grad = run(bare)
+        q = next(layer for name, layer in layers.items() if name.endswith("q_proj"))
+        assert out.dtype == q(torch.randn(1, 3, q.in_features)).dtype == torch.bfloat16
+    assert grad.dtype == torch.float32
+
+
 def test_dropout_keeps_pefts_own_forward(tiny_nf4, monkeypatch):
     from onegpu.packed_training import lora
 

@@ -158,7 +158,8 @@ def _lora(n: Numbers, groups, names):
         if not adapted:
             continue
         width = widths[letter]
-        arrives = n.c if letter in "qf" else n.s
+        after_norm = 4 if setup.loop == "onegpu" else n.s  # our own trainer keeps norms in fp32
+        arrives = n.c if letter in "qf" else after_norm
         if setup.loop == "onegpu" and setup.method == "qlora":
             each, shared = (0, n.c) if arrives == n.c else (n.c, 0)
         elif setup.mixed_precision:
@@ -256,11 +257,17 @@ def _mlp(n: Numbers, names):
             ),
         )
         return
-    count = {"gpt_neox": 1, "gpt2": 4}[arch.family] + (1 if n.trains_all else 0)
+    each = {"gpt_neox": [n.out], "gpt2": [n.out] * 4}[arch.family]
+    if arch.family == "gpt2" and n.setup.mixed_precision and n.out == 2:
+        each = [4, 4, 2, 4]  # autocast takes GELU's x ** 3 in fp32, and what is made with it is fp32
+    each += [n.out] if n.trains_all else []
     yield (
         "activations",
-        [n.out * T * f] * count,
-        Form(f"{count} c T f, c = {n.out}", "what GELU needs" + (", and its output" if n.trains_all else "")),
+        [bytes_of_one * T * f for bytes_of_one in each],
+        Form(
+            f"({' + '.join(map(str, each))}) T f" if len(set(each)) > 1 else f"{len(each)} c T f, c = {n.out}",
+            "what GELU needs" + (", and its output" if n.trains_all else ""),
+        ),
     )
     if arch.family == "gpt2" and arch.dropout:
         yield (

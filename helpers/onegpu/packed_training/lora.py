@@ -16,7 +16,8 @@ from torch.nn import functional as F
 
 from onegpu.runtime import import_bitsandbytes, onednn_matmul
 
-bnb_functional = import_bitsandbytes().functional
+bitsandbytes = import_bitsandbytes()
+bnb_functional = bitsandbytes.functional
 
 
 class LoraLinear(torch.autograd.Function):
@@ -72,13 +73,32 @@ def _fused_forward(self, x, *args, **kwargs):
     )  # fmt: skip
 
 
+class FrozenLinear(torch.autograd.Function):
+    """``y = x W^T + bias`` in the products' dtype, by the very product that ``LoraLinear`` makes.
+
+    bitsandbytes' own layer returns what it was given: beside fp32 norms that is a residual stream of fp32, twice the bytes.
+    """
+
+    @staticmethod
+    def forward(ctx, x, packed, quant_state, bias):
+        weight = bnb_functional.dequantize_4bit(packed, quant_state).to(x.dtype)
+        with onednn_matmul():
+            y = F.linear(x.reshape(-1, x.shape[-1]), weight, bias)
+        ctx.packed, ctx.quant_state, ctx.shape = packed, quant_state, x.shape
+        return y.view(*x.shape[:-1], y.shape[-1])
+
+    @staticmethod
+    def backward(ctx, grad_y):
+        dy = grad_y.reshape(-1, grad_y.shape[-1])
+        weight = bnb_functional.dequantize_4bit(ctx.packed, ctx.quant_state).to(dy.dtype)
+        with onednn_matmul():
+            return (dy @ weight).view(ctx.shape), None, None, None
+
+
 def _frozen_forward(base, x):
-    """The base layer alone, by the very product that ``LoraLinear`` makes: adapters of zero change no bit of it."""
-    x = x.to(_compute_dtype(x))
-    weight = bnb_functional.dequantize_4bit(base.weight, base.weight.quant_state).to(x.dtype)
-    with onednn_matmul():
-        y = F.linear(x.reshape(-1, x.shape[-1]), weight, None if base.bias is None else base.bias.to(x.dtype))
-    return y.view(*x.shape[:-1], y.shape[-1])
+    dtype = _compute_dtype(x)
+    bias = None if base.bias is None else base.bias.to(dtype)
+    return FrozenLinear.apply(x.to(dtype), base.weight, base.weight.quant_state, bias)
 
 
 def _compute_dtype(x: torch.Tensor) -> torch.dtype:
@@ -87,13 +107,22 @@ def _compute_dtype(x: torch.Tensor) -> torch.dtype:
 
 
 def fuse_lora(model: torch.nn.Module) -> int:
-    """Let every 4-bit LoRA layer of a peft model train through ``LoraLinear``; return how many were changed.
+    """Let every 4-bit layer of a peft model train through ``LoraLinear``, or ``FrozenLinear`` where it has no adapter.
 
-    Layers that need more than plain LoRA (dropout, several adapters, DoRA, merged weights) keep peft's own forward.
+    Layers that need more than plain LoRA (dropout, several adapters, DoRA, merged weights) keep peft's own forward, with
+    ``FrozenLinear`` for their base.
+
+    Returns
+    -------
+    int
+        How many adapted layers were changed.
     """
     from peft.tuners.lora.bnb import Linear4bit
 
-    layers = [m for m in model.modules() if isinstance(m, Linear4bit)]
-    for layer in layers:
+    adapted = [m for m in model.modules() if isinstance(m, Linear4bit)]
+    for layer in adapted:
         layer.forward = types.MethodType(_fused_forward, layer)
-    return len(layers)
+    for layer in model.modules():
+        if isinstance(layer, bitsandbytes.nn.Linear4bit):
+            layer.forward = types.MethodType(_frozen_forward, layer)
+    return len(adapted)

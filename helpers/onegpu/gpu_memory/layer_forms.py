@@ -265,7 +265,9 @@ def _mlp(n: Numbers, names):
         "activations",
         [bytes_of_one * T * f for bytes_of_one in each],
         Form(
-            f"({' + '.join(map(str, each))}) T f" if len(set(each)) > 1 else f"{len(each)} c T f, c = {n.out}",
+            f"({' + '.join(map(str, each))}) T f"
+            if len(set(each)) > 1
+            else f"{len(each)} c T f, c = {n.out}",
             "what GELU needs" + (", and its output" if n.trains_all else ""),
         ),
     )

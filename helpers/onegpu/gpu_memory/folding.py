@@ -119,7 +119,12 @@ class LayerTracker(StorageTracker):
     def _watch_backward(self, out: Any, number: int) -> None:
         out = out[0] if isinstance(out, tuple) else out
         if not self.in_backward and out.requires_grad:
-            out.register_hook(lambda grad: self.trace.at_work(number))
+            out.register_hook(lambda grad: self._enter_backward(number))
+
+    def _enter_backward(self, number: int) -> None:
+        self.trace.at_work(number)
+        # The graph, and what its nodes alone hold, is let go of after the pass: no layer's doing.
+        torch.autograd.Variable._execution_engine.queue_callback(lambda: self.trace.at_work(None))
 
     def name_states(self, layers: Sequence[nn.Module], optimizer: Any) -> None:
         """Note whose an optimizer's states are that aren't on the device."""

@@ -91,6 +91,8 @@ def stacked(
             textcoords="offset points",
             va="center",
             fontsize=10,
+            # A card's line may run through the number.
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.2},
         )
     axes.set_yticks(range(len(labels)), labels)
     axes.invert_yaxis()

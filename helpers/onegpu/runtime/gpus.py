@@ -139,7 +139,7 @@ GPUS = MappingProxyType({
         _card("A10G", 24, (8, 6), 70, 35.0, 600, 22.06, "TorchCodec's example of decoding with CUDA"),
         _card("A30", 24, (8, 0), 165, 10.3, 933, 23.53, "google/RB-Modulation#5"),
         _card("A40", 48, (8, 6), 149.7, 37.4, 696, 44.35, "pyscf/gpu4pyscf#304"),
-        _card("A100-40GB", 40, (8, 0), 312, 19.5, 1555, 39.50, "TianheWu/CoSeR#10"),
+        _card("A100-40GB", 40, (8, 0), 312, 19.5, 1555, 39.39, "bottlerocket-os/bottlerocket#3873"),
         _card("A100-80GB", 80, (8, 0), 312, 19.5, 2039, 79.10),
         _card("L4", 24, (8, 9), 121, 30.3, 300, 22.03),
         _card("L40", 48, (8, 9), 181, 90.5, 864, 44.40, "QwenLM/Qwen3-VL#2097"),

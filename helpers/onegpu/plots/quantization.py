@@ -230,6 +230,77 @@ def block_bytes(blocksize: int = 64) -> Figure:
     )
 
 
+def zero_point_rulers(x: torch.Tensor) -> Figure:
+    """Draw values over two rulers of int8 codes: one with a zero point, and absmax's, whose code 0 is the value 0.
+
+    The range is that of the values alone, as in the lesson's first draft: the case that breaks it can be drawn too.
+
+    Parameters
+    ----------
+    x
+        A few values, not all equal.
+
+    Examples
+    --------
+    >>> print(zero_point_rulers(torch.tensor([-0.55, 0.0, 0.8, 2.0])).onegpu_caption)
+    With a zero point all 256 codes lie between low and high, and the value 0 has code z = -73. Without one, code 0 is the value 0, 92 codes have nothing to stand for, and a step is 1.6 times as long.
+    """
+    low, high = float(x.min()), float(x.max())
+    step, absmax = (high - low) / 255, float(x.abs().max())
+    zero = round(-128 - low / step)
+    made, axes = figure("Where the codes of a byte lie", "value", "", size=(8.0, 3.2))
+    rulers = ((1.0, step, zero, (-128, 127), 0), (0.0, absmax / 127, 0, (-127, 127), 5))
+    for y, length, shift, ends, colour in rulers:
+        places = (np.arange(ends[0], ends[1] + 1) - shift) * length
+        axes.vlines(places, y - 0.11, y + 0.11, color=COLOURS[colour], linewidth=0.6)
+        for place, code, side in zip(places[[0, -1]], ends, ("right", "left"), strict=True):
+            axes.text(place, y, f" {code} ", ha=side, va="center", fontsize=10)
+    unused = (-absmax, low) if low > -absmax else (high, absmax)
+    idle = round((unused[1] - unused[0]) / (absmax / 127))
+    axes.add_patch(
+        Rectangle(
+            (unused[0], -0.15), unused[1] - unused[0], 0.3, facecolor="none", edgecolor=COLOURS[1], hatch="//"
+        )
+    )
+    axes.text(sum(unused) / 2, -0.22, f"{idle} codes never used", ha="center", va="top", fontsize=10)
+    for value in x.tolist():
+        axes.plot([value, value], [0.13, 1.72], color=COLOURS[1], linewidth=1, marker="", linestyle=":")
+        axes.plot([value], [1.72], color=COLOURS[1], marker=MARKERS[0], markersize=7)
+        axes.text(value, 1.84, f"{value:g}", ha="center", va="bottom", fontsize=10)
+        if low < value < high:
+            axes.text(value, 1.15, f" {round(value / step) + zero}", va="bottom", fontsize=10)
+    fits = -128 <= zero <= 127
+    axes.annotate(
+        "",
+        (0, 0.62),
+        (-zero * step, 0.62),
+        arrowprops={"arrowstyle": "-|>", "color": LINE_COLOURS[2], "lw": 1.6},
+    )
+    on_white = {"facecolor": "white", "edgecolor": "none", "pad": 1}
+    axes.text(-zero * step, 0.66, "  code 0", va="center", fontsize=10, bbox=on_white)
+    axes.vlines([0, -zero * step], 0.56, 0.87, color=LINE_COLOURS[2], linewidth=1.2)
+    axes.text(-zero * step / 2, 0.5, f"shift z = {zero}", ha="center", va="top", fontsize=10, bbox=on_white)
+    if not fits:
+        axes.plot([0], [1.0], marker="x", color=COLOURS[1], markersize=9, markeredgewidth=2)
+    axes.set_ylim(-0.6, 2.2)
+    axes.margins(x=0.09)
+    axes.set_yticks([1.0, 0.0], ["with a\nzero point", "symmetric"])
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+    axes.grid(visible=False)
+    if fits:
+        said = (
+            f"With a zero point all 256 codes lie between low and high, and the value 0 has code z = {zero}."
+        )
+    else:
+        said = f"The value 0, at the cross, would have code z = {zero}: far outside the byte's -128 to 127."
+    return captioned(
+        made,
+        f"{said} Without one, code 0 is the value 0, {idle} codes have nothing to stand for, and a step is "
+        f"{absmax / 127 / step:.1f} times as long.",
+    )
+
+
 def levels_and_weights(weight: torch.Tensor, name: str = "weights", blocksize: int = 64) -> Figure:
     """Draw weights over their block's absmax with the levels of int4 and NF4 under them, and how often each code is used.
 
@@ -322,7 +393,7 @@ def layer_errors(rows: Sequence[LayerError], kind: str, weights: str) -> Figure:
     )
 
 
-def activation_map(activations: torch.Tensor, layer: str, tokens: int = 120) -> Figure:
+def activation_map(activations: torch.Tensor, layer: str) -> Figure:
     """Draw what enters a layer as a picture: a row a token, a column a feature, bright where the magnitude is large.
 
     Parameters
@@ -331,8 +402,6 @@ def activation_map(activations: torch.Tensor, layer: str, tokens: int = 120) -> 
         ``(tokens, features)``.
     layer
         Its name, for the title.
-    tokens
-        How many of the first tokens are drawn; the caption counts all.
 
     Examples
     --------
@@ -346,7 +415,7 @@ def activation_map(activations: torch.Tensor, layer: str, tokens: int = 120) -> 
     column = int(means.argmax())
     made, axes = figure(f"What enters {layer}", "feature", "token", size=(8.0, 3.8))
     picture = axes.imshow(
-        size[:tokens].numpy(),
+        size.numpy(),
         cmap="magma",
         aspect="auto",
         interpolation="nearest",
@@ -356,7 +425,7 @@ def activation_map(activations: torch.Tensor, layer: str, tokens: int = 120) -> 
     made.colorbar(picture, ax=axes, label=f"magnitude, from {OUTLIER_THRESHOLD:g} on all the same")
     side = -1 if column > size.shape[1] / 2 else 1
     axes.annotate(
-        f"feature {column}", (column, tokens * 0.12), (column + side * 0.12 * size.shape[1], tokens * 0.12),
+        f"feature {column}", (column, len(size) * 0.12), (column + side * 0.12 * size.shape[1], len(size) * 0.12),
         color="white", va="center", ha="right" if side < 0 else "left", arrowprops={"arrowstyle": "->", "color": "white"},
     )  # fmt: skip
     axes.grid(visible=False)

@@ -293,6 +293,14 @@ def test_build_changes_nothing_in_the_course_as_committed(tmp_path):
 
 # Text -------------------------------------------------------------------------------------------------------------------
 
+
+def test_pictures_leave_an_output_before_any_other_pattern_searches_it():
+    # A pattern that begins with any number of letters takes time quadratic in the length of a picture's.
+    patterns = (root() / "tests" / "nbval_sanitize.cfg").read_text(encoding="utf-8")
+    first = re.search(r"^regex: (.*)$", patterns, re.MULTILINE)[1]
+    assert re.sub(first, "", f"<img src='data:image/png;base64,{'iVBORw0K' * 1000}'>") == "<img src=''>"
+
+
 words = st.text(st.characters(codec="utf-8", exclude_categories=["C"]), min_size=1).filter(
     lambda s: s.strip() and not s.startswith(("`", "~", "+++", "#"))
 )

@@ -477,10 +477,13 @@ def perplexity_by_bits(points: Mapping[str, tuple[float, float, float]], weights
         )  # fmt: skip
         # Of two points side by side the left one has its name on the left.
         beside = any(bits < b < 1.2 * bits and abs(v - value) < 0.03 * base for b, v, _ in points.values())
+        # Of two above each other the names move apart.
+        near = [v for b, v, _ in points.values() if b == bits and 0 < abs(v - value) < 0.1 * base]
+        up = 3 if not near else 9 if value > near[0] else -7
         axes.annotate(
             ", ".join(names),
             (bits, value),
-            (-8 if beside else 8, 3),
+            (-8 if beside else 8, up),
             textcoords="offset points",
             fontsize=9,
             ha="right" if beside else "left",
@@ -491,7 +494,9 @@ def perplexity_by_bits(points: Mapping[str, tuple[float, float, float]], weights
     if far:
         panels[0].set_ylim(0.8 * min(far), 1.2 * max(far))
         panels[0].spines["bottom"].set_visible(False)
-    panels[-1].margins(x=0.2, y=0.12)
+    panels[-1].margins(y=0.12)
+    reach = [bits for bits, _, _ in points.values()]
+    panels[-1].set_xlim(0.65 * min(reach), 1.3 * max(reach))
     near = min((bits, name) for name, (bits, value, _) in points.items() if value < 1.03 * base)
     four = min((value, name) for name, (bits, value, _) in points.items() if 4 <= bits <= 5)
     return captioned(

@@ -1,5 +1,6 @@
 """What people hand in for the exercises of lab 07."""
 
+import copy
 import math
 
 import torch
@@ -370,143 +371,242 @@ def sums_first(shapes, r):
 
 
 # 7.4 ------------------------------------------------------------------------------------------------------------------
-THREE = "three batches"
+TURNS, RUNS_OUT, TOO_MUCH, NO_BATCH, NO_PASS = (
+    "a held-out loss that turns",
+    "passes run out",
+    "the first pass is too much",
+    "no batch",
+    "no pass",
+)
 
 
-def adamw(model, lr):
-    return torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=lr)
+def adapters(model):
+    return [p for p in model.parameters() if p.requires_grad]
 
 
-def steps(model, batches, optimizer, *, every=None, record=None):
-    """A right loop, of which each answer changes one thing."""
-    losses = []
+def one_pass(model, batches, optimizer):
     for batch in batches:
-        (every or optimizer.zero_grad)()
-        loss = model(**batch).loss
-        loss.backward()
-        optimizer.step()
-        losses.append(record(loss, batch) if record else loss.item())
-    return losses
-
-
-@wrong("7.4", "keeps tensors", case=THREE, says="keep loss.item()")
-def keeps_graphs(model, batches, lr):
-    return steps(model, batches, adamw(model, lr), record=lambda loss, batch: loss)
-
-
-@wrong("7.4", "no step", case=THREE, says="No weight has changed")
-def no_step(model, batches, lr):
-    model.zero_grad()
-    return [model(**batch).loss.item() for batch in batches]
-
-
-@wrong("7.4", "gradients away before the step", case=THREE, says="No weight has changed")
-def cleared_too_early(model, batches, lr):
-    optimizer, losses = adamw(model, lr), []
-    for batch in batches:
-        loss = model(**batch).loss
-        loss.backward()
         optimizer.zero_grad()
+        model(**batch).loss.backward()
         optimizer.step()
-        losses.append(loss.item())
-    return losses
 
 
-@wrong("7.4", "all parameters", case=THREE, says="A frozen weight has changed")
-def all_parameters(model, batches, lr):
-    optimizer, losses = torch.optim.AdamW(model.parameters(), lr=lr), []
+def kept(parameters):
+    return [p.detach().clone() for p in parameters]
+
+
+def put_back(parameters, values):
+    for p, value in zip(parameters, values, strict=True):
+        p.data.copy_(value)
+
+
+def until_worse(
+    *, make=torch.optim.AdamW, of=adapters, train=one_pass, keep=kept, restore=put_back,
+    worse=lambda losses: losses[-1] >= losses[-2],
+):  # fmt: skip
+    """A right answer, of which each wrong one changes one thing."""
+
+    def answer(model, batches, measure, lr, passes):
+        trained = of(model)
+        optimizer = make(trained, lr=lr)
+        losses = [measure(model)]
+        for _ in range(passes):
+            before = keep(trained)
+            train(model, batches, optimizer)
+            losses.append(measure(model))
+            if worse(losses):
+                restore(trained, before)
+                break
+        return losses
+
+    return answer
+
+
+def wrong_training(why, says, case=TURNS, **changed):
+    return wrong("7.4", why, case=case, says=says)(until_worse(**changed))
+
+
+def step_by_step(model, batches, optimizer, *, clear="before", step=True):
     for batch in batches:
-        loss = model(**batch).loss
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(loss.item())
-    return losses
+        if clear == "before":
+            optimizer.zero_grad()
+        model(**batch).loss.backward()
+        if clear == "too early":
+            optimizer.zero_grad()
+        if step:
+            optimizer.step()
+        if clear == "after":
+            optimizer.zero_grad()
 
 
-@wrong("7.4", "trains all", case=THREE, says="A frozen weight has changed")
-def trains_all(model, batches, lr):
+def changed_pass(**changed):
+    return lambda *args: step_by_step(*args, **changed)
+
+
+def everything(model):
     model.requires_grad_(True)
-    return steps(model, batches, adamw(model, lr))
+    return list(model.parameters())
 
 
-@wrong("7.4", "the last loss", case=THREE, says="one loss for each batch")
-def last_loss(model, batches, lr):
-    return (steps(model, batches, adamw(model, lr)) or [[]])[-1]
+def all_of_them(model):
+    return list(model.parameters())
 
 
-@wrong("7.4", "one batch", case=THREE, says="one loss for each batch")
-def one_batch(model, batches, lr):
-    return steps(model, batches[:1], adamw(model, lr))
+no_step = wrong_training("no step", "No weight has changed", train=changed_pass(step=False))
+cleared_too_early = wrong_training(
+    "gradients away before the step", "No weight has changed", train=changed_pass(clear="too early")
+)
+left_over = wrong_training(
+    "cleared after each step only", "left over from before", train=changed_pass(clear="after")
+)
+never_cleared = wrong_training(
+    "never cleared", "gradients of the steps before", train=changed_pass(clear="never")
+)
+all_parameters = wrong_training(
+    "all parameters", "A frozen weight has changed", of=all_of_them, train=changed_pass(clear="after")
+)
+trains_all = wrong_training("trains all", "A frozen weight has changed", of=everything)
+plain_sgd = wrong_training("plain SGD", "AdamW is asked for", make=torch.optim.SGD)
+default_rate = wrong_training(
+    "the default learning rate", "AdamW's default", make=lambda trained, lr: torch.optim.AdamW(trained)
+)
+one_batch = wrong_training(
+    "one batch a pass",
+    "Passes over the batches",
+    train=lambda model, batches, o: one_pass(model, batches[:1], o),
+)
+backwards = wrong_training(
+    "in another order",
+    "Passes over the batches",
+    train=lambda model, batches, o: one_pass(model, batches[::-1], o),
+)
+follows = wrong_training("put aside without a clone", "follow every step", keep=list)
+not_put_back = wrong_training(
+    "keeps the last pass", "follow every step", restore=lambda trained, values: None
+)
+goes_on = wrong_training("never stops", "It goes on", worse=lambda losses: False)
+equal_goes_on = wrong_training(
+    "goes on where nothing changes", "the same isn't lower", case=NO_BATCH,
+    worse=lambda losses: losses[-1] > losses[-2],
+)  # fmt: skip
+above_the_start = wrong_training(
+    "compares with the start", "It goes on", worse=lambda losses: losses[-1] >= losses[0]
+)
 
 
-@wrong("7.4", "losses after the step", case=THREE, says="losses after each step")
-def after_the_step(model, batches, lr):
-    return steps(model, batches, adamw(model, lr), record=lambda _, batch: model(**batch).loss.item())
-
-
-@wrong("7.4", "cleared after each step only", case=THREE, says="left over from before")
-def left_over(model, batches, lr):
-    optimizer, losses = adamw(model, lr), []
-    for batch in batches:
-        loss = model(**batch).loss
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(loss.item())
+@wrong("7.4", "a copy of the model", case=TURNS, says="follow every step")
+def copies_the_model(model, batches, measure, lr, passes):
+    optimizer = torch.optim.AdamW(adapters(model), lr=lr)
+    losses = [measure(model)]
+    for _ in range(passes):
+        best = copy.deepcopy(model)
+        one_pass(model, batches, optimizer)
+        losses.append(measure(model))
+        if losses[-1] >= losses[-2]:
+            model = best
+            break
     return losses
 
 
-@wrong("7.4", "never cleared", case=THREE, says="gradients of the steps before")
-def never_cleared(model, batches, lr):
-    return steps(model, batches, adamw(model, lr), every=lambda: None)
+@wrong("7.4", "a new optimizer for each pass", case=TURNS, says="forgets its moments")
+def anew(model, batches, measure, lr, passes):
+    def train(model, batches, optimizer):
+        one_pass(model, batches, torch.optim.AdamW(adapters(model), lr=lr))
+
+    return until_worse(train=train)(model, batches, measure, lr, passes)
 
 
-@wrong("7.4", "plain SGD", case=THREE, says="AdamW is asked for")
-def plain_sgd(model, batches, lr):
-    return steps(model, batches, torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=lr))
+@wrong("7.4", "the last loss alone", case=TURNS, says="Return a list")
+def last_loss(*args):
+    return until_worse()(*args)[-1]
 
 
-@wrong("7.4", "a new optimizer each time", case=THREE, says="forgets its moments")
-def anew(model, batches, lr):
-    return [loss for batch in batches for loss in steps(model, [batch], adamw(model, lr))]
+@wrong("7.4", "without the first loss", case=TURNS, says="The first loss is missing")
+def without_first(*args):
+    return until_worse()(*args)[1:]
 
 
-@wrong("7.4", "the default learning rate", case=THREE, says="AdamW's default")
-def default_rate(model, batches, lr):
-    return steps(model, batches, adamw(model, 1e-3))
+@wrong("7.4", "without the worse loss", case=TURNS, says="The last loss is missing")
+def without_last(*args):
+    losses = until_worse()(*args)
+    return losses[:-1] if len(losses) > 1 and losses[-1] >= losses[-2] else losses
 
 
-@right("7.4", "clears the model's gradients first")
-def clears_model(model, batches, lr):
-    optimizer, losses = adamw(model, lr), []
+@wrong("7.4", "takes the last pass back in any case", case=RUNS_OUT, says="its adapters stay")
+def always_back(model, batches, measure, lr, passes):
+    trained = adapters(model)
+    optimizer, losses = torch.optim.AdamW(trained, lr=lr), [measure(model)]
+    before = kept(trained)
+    for _ in range(passes):
+        before = kept(trained)
+        one_pass(model, batches, optimizer)
+        losses.append(measure(model))
+        if losses[-1] >= losses[-2]:
+            break
+    put_back(trained, before)
+    return losses
+
+
+@wrong("7.4", "as many passes as it takes", case=RUNS_OUT, says="After `passes` passes")
+def without_limit(model, batches, measure, lr, passes):
+    return until_worse()(model, batches, measure, lr, 20)
+
+
+@wrong("7.4", "puts aside after the first pass", case=TOO_MUCH, says="the model is as it came")
+def first_pass_counts(model, batches, measure, lr, passes):
+    trained = adapters(model)
+    optimizer, losses, best = torch.optim.AdamW(trained, lr=lr), [measure(model)], None
+    for _ in range(passes):
+        one_pass(model, batches, optimizer)
+        losses.append(measure(model))
+        if losses[-1] >= losses[-2]:
+            if best:
+                put_back(trained, best)
+            break
+        best = kept(trained)
+    return losses
+
+
+@wrong("7.4", "at least one pass", case=NO_PASS, says="Without a pass")
+def one_at_least(model, batches, measure, lr, passes):
+    return until_worse()(model, batches, measure, lr, max(1, passes))
+
+
+@right("7.4", "a dict of all weights")
+def state_of_all(model, batches, measure, lr, passes):
+    optimizer = torch.optim.AdamW(adapters(model), lr=lr)
+    losses, best = [measure(model)], copy.deepcopy(model.state_dict())
+    while len(losses) <= passes:
+        one_pass(model, batches, optimizer)
+        losses.append(measure(model))
+        if losses[-1] >= min(losses[:-1]):
+            break
+        best = copy.deepcopy(model.state_dict())
+    model.load_state_dict(best)
+    return losses
+
+
+@right("7.4", "clears the model's gradients first, then after each step")
+def clears_after(model, batches, measure, lr, passes):
     model.zero_grad()
-    for batch in batches:
-        loss = model(**batch).loss
-        loss.backward()
-        losses.append(float(loss))
-        optimizer.step()
-        optimizer.zero_grad()
-    return losses
+    return until_worse(train=changed_pass(clear="after"))(model, batches, measure, lr, passes)
 
 
-@right("7.4", "by name")
-def by_name(model, batches, lr):
-    trained = [p for name, p in model.named_parameters() if p.requires_grad]
-    return steps(model, batches, torch.optim.AdamW(trained, lr))
+@right("7.4", "autograd.grad, new values for the parameters")
+def autograd_grad(model, batches, measure, lr, passes):
+    def train(model, batches, optimizer):
+        trained = adapters(model)
+        for batch in batches:
+            loss = model(input_ids=batch["input_ids"], labels=batch["labels"]).loss
+            for p, gradient in zip(trained, torch.autograd.grad(loss, trained), strict=True):
+                p.grad = gradient
+            optimizer.step()
 
+    def restore(trained, values):
+        for p, value in zip(trained, values, strict=True):
+            p.data = value
 
-@right("7.4", "autograd.grad")
-def autograd_grad(model, batches, lr):
-    trained = [p for p in model.parameters() if p.requires_grad]
-    optimizer, losses = torch.optim.AdamW(trained, lr=lr), []
-    for batch in batches:
-        loss = model(input_ids=batch["input_ids"], labels=batch["labels"]).loss
-        for p, gradient in zip(trained, torch.autograd.grad(loss, trained), strict=True):
-            p.grad = gradient
-        optimizer.step()
-        losses.append(loss.detach().item())
-    return losses
+    return until_worse(train=train, restore=restore)(model, batches, measure, lr, passes)
 
 
 # 7.5 ------------------------------------------------------------------------------------------------------------------
@@ -947,19 +1047,30 @@ ANSWERS.statements(
 ANSWERS.statements(
     "7.4",
     {
-        "plain floats": keeps_graphs,
-        "one step a batch": no_step,
+        "measured before training": without_first,
+        "measured after each pass": without_last,
+        "a step for each batch": one_batch,
+        "in their order": backwards,
         "gradients are still there at the step": cleared_too_early,
-        "frozen weights stay": all_parameters,
+        "the optimizer steps": no_step,
         "only what requires a gradient": trains_all,
-        "a list": last_loss,
-        "each batch": one_batch,
-        "before its step": after_the_step,
-        "what is left over doesn't count": left_over,
+        "what is left over on frozen parameters": all_parameters,
+        "what is left over on trained ones": left_over,
         "cleared for each batch": never_cleared,
         "AdamW": plain_sgd,
         "one optimizer": anew,
         "lr": default_rate,
+        "a list": last_loss,
+        "stop after the first that isn't lower": goes_on,
+        "lower than before that pass": above_the_start,
+        "the same is not lower": equal_goes_on,
+        "adapters of the lowest": not_put_back,
+        "as they were": follows,
+        "in the model that was given": copies_the_model,
+        "the last pass may be the best": always_back,
+        "so may none be": first_pass_counts,
+        "at most passes": without_limit,
+        "no pass at all": one_at_least,
     },
 )
 ANSWERS.equivalent(
@@ -969,7 +1080,9 @@ ANSWERS.equivalent(
 )
 ANSWERS.equivalent(
     "7.4",
-    "the optimizer's order doesn't matter, and it skips what has no gradient once all are cleared",
-    "[p for p in model.parameters() if p.requires_grad] -> {p for p in model.parameters() if p.requires_grad}",
-    "(… for p in model.parameters() if p.requires_grad) -> (… for p in model.parameters())",
+    "the optimizer skips what has no gradient once all are cleared, and every parameter has a name",
+    "(… for n, p in model.named_parameters() if p.requires_grad) -> (… for n, p in model.named_parameters())",
+    "(… for n, p in model.named_parameters() if p.requires_grad) -> "
+    "(… for n, p in model.named_parameters() if n and p.requires_grad)",
 )
+ANSWERS.equivalent("7.4", "a clone has the same numbers with a graph behind it", "p.detach() -> p")

@@ -1,4 +1,4 @@
-"""Exercises of lab 07: LoRA by hand (layer, model, loop, merging), a packed row, an accumulated loss, rows of one's own."""
+"""Exercises of lab 07: LoRA by hand (layer, model, training, merging), a packed row, an accumulated loss, rows of one's own."""
 
 from __future__ import annotations
 
@@ -57,16 +57,32 @@ def add_lora(model: nn.Module, names: Sequence[str], wrap: Callable[[nn.Module],
     return len(found)
 
 
-def train_adapters(model: nn.Module, batches: Sequence[dict[str, Any]], lr: float) -> list[float]:
-    """Train what requires a gradient with AdamW, one step a batch; return each batch's loss before its step."""
-    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=lr)
-    losses = []
-    for batch in batches:
-        optimizer.zero_grad()
-        loss = model(**batch).loss
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
+def train_until_worse(
+    model: nn.Module,
+    batches: Sequence[dict[str, Any]],
+    measure: Callable[[nn.Module], float],
+    lr: float,
+    passes: int,
+) -> list[float]:
+    """Train what requires a gradient with AdamW until a pass over the batches doesn't lower what ``measure`` gives.
+
+    The model keeps the adapters of the lowest. Returned are all measurements, the first from before training.
+    """
+    trained = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=lr)
+    losses = [measure(model)]
+    for _ in range(passes):
+        before = [p.detach().clone() for p in trained]
+        for batch in batches:
+            optimizer.zero_grad()
+            model(**batch).loss.backward()
+            optimizer.step()
+        losses.append(measure(model))
+        if losses[-1] >= losses[-2]:
+            with torch.no_grad():
+                for p, kept in zip(trained, before, strict=True):
+                    p.copy_(kept)
+            break
     return losses
 
 
@@ -285,57 +301,93 @@ def token_batches(*rows: Sequence[int]) -> list[dict[str, torch.Tensor]]:
     return [{"input_ids": torch.tensor([row]), "labels": torch.tensor([row])} for row in rows]
 
 
-def _report_training(function: Callable[..., Any], model: nn.Module, batches: list, lr: float) -> Any:
+class HeldOutLoss:
+    """Measures the loss of one batch that isn't trained on."""
+
+    def __init__(self, *row: int) -> None:
+        (self.batch,) = token_batches(row)
+
+    def __call__(self, model: nn.Module) -> float:
+        """Return the loss; the model is in train mode afterwards."""
+        model.eval()
+        with torch.no_grad():
+            loss = model(**self.batch).loss.item()
+        model.train()
+        return loss
+
+
+def _report_training(
+    function: Callable[..., Any],
+    model: nn.Module,
+    batches: list,
+    measure: HeldOutLoss,
+    lr: float,
+    passes: int,
+) -> Any:
     """Train, and say the losses (as they are returned), what changed and where it ended."""
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
-    losses = function(model, batches, lr)
+    losses = function(model, batches, measure, lr, passes)
     after = dict(model.named_parameters())
     return {
         "losses": losses,
-        "hold a graph": isinstance(losses, list | tuple)
-        and any(isinstance(loss, torch.Tensor) and loss.requires_grad for loss in losses),
         "changed": sorted(n for n, p in before.items() if not torch.equal(p, after[n])),
         "b after": after["proj.b"].detach().clone(),
     }
 
 
 def _faulty_training(fault: str) -> Callable[..., list[float]]:
-    """A loop with one fault, to know the numbers that it gives."""
+    """A training with one fault, to know the numbers that it gives."""
 
-    def train(model: nn.Module, batches: list, lr: float) -> list[float]:
+    def train(model: nn.Module, batches: list, measure: HeldOutLoss, lr: float, passes: int) -> list[float]:
+        trained = [p for p in model.parameters() if p.requires_grad]
+
         def new_optimizer() -> torch.optim.Optimizer:
-            trained = [p for p in model.parameters() if p.requires_grad]
             if fault == "sgd":
                 return torch.optim.SGD(trained, lr=lr)
             return torch.optim.AdamW(trained, **({} if fault == "default lr" else {"lr": lr}))
 
-        optimizer, losses = new_optimizer(), []
+        optimizer, losses = new_optimizer(), [measure(model)]
         if fault not in ("left over", "never cleared"):
             optimizer.zero_grad()
-        for batch in batches:
+        for _ in range(passes):
+            before = [p.detach().clone() for p in trained]
             optimizer = new_optimizer() if fault == "anew" else optimizer
-            loss = model(**batch).loss
-            loss.backward()
-            optimizer.step()
-            if fault != "never cleared":
-                optimizer.zero_grad()
-            losses.append((model(**batch).loss if fault == "after" else loss).item())
+            for batch in batches:
+                model(**batch).loss.backward()
+                optimizer.step()
+                if fault != "never cleared":
+                    optimizer.zero_grad()
+            losses.append(measure(model))
+            if fault != "goes on" and losses[-1] >= losses[-2]:
+                if fault != "not put back":
+                    for p, value in zip(trained, before, strict=True):
+                        p.data.copy_(value)
+                break
         return losses
 
     return train
 
 
-def _three_batches() -> tuple:
-    return NextToken(), token_batches([1, 2, 3, 4], [5, 6, 7], [1, 2, 8, 9, 10]), 0.05
+def _turning() -> tuple:
+    batches = token_batches([1, 2, 3, 4], [5, 6, 7], [1, 2, 8, 9, 10])
+    return NextToken(7), batches, HeldOutLoss(1, 2, 6, 4, 8), 0.03, 9
+
+
+def _running_out() -> tuple:
+    return NextToken(4), token_batches([3, 9, 1], [2, 2, 5, 7]), HeldOutLoss(2, 2, 5, 9, 1), 0.02, 2
+
+
+def _too_much() -> tuple:
+    return NextToken(1), token_batches([3, 9, 1], [2, 2, 5, 7]), HeldOutLoss(4, 4, 8, 3), 5.0, 3
 
 
 @functools.cache
 def _given_by(fault: str) -> dict[str, Any]:
-    return _report_training(_faulty_training(fault), *_three_batches())
+    return _report_training(_faulty_training(fault), *_turning())
 
 
 def _like(fault: str) -> Callable[[Any], bool]:
-    """Was this fault made in the case of three batches?"""
+    """Was this fault made in the case of the loss that turns?"""
     return lambda got: difference(got, _given_by(fault), rtol=1e-4, atol=1e-5) is None
 
 
@@ -596,49 +648,67 @@ EXERCISES = (
     ),
     Exercise(
         "7.4",
-        "a training loop",
-        train_adapters,
+        "training that stops in time",
+        train_until_worse,
         level="core",
-        difficulty=3,
+        difficulty=4,
         importance=5,
-        minutes=15,
+        minutes=20,
         hints=(
-            "Which four things happen in a step, and which of them must not see the step before?",
-            "One AdamW for all steps, over the parameters that require a gradient. For each batch: clear the gradients, "
-            "compute the loss, call backward, step; keep the loss as a plain float.",
+            "When you notice that a pass was one too many, the adapters before it are gone, unless ... And does what you "
+            "put aside stay as it is while the optimizer steps?",
+            "One AdamW for all passes, over the parameters that require a gradient. Measure once. Then for each pass: clone "
+            "the trained parameters, take a step for each batch (clear the gradients first), measure. If that is no lower "
+            "than the measurement before, copy the clones back and stop.",
         ),
         lesson="A loop of your own",
         run=_report_training,
         may_change_input=True,
         cases=(
             Case(
-                "three batches",
-                _three_batches,
-                "One AdamW with the learning rate lr, one step a batch; each loss is the batch's before its step.",
+                "a held-out loss that turns",
+                _turning,
+                "Passes over the batches with one AdamW of learning rate lr, measured before the first and after each, until "
+                "one isn't lower than the one before it; then the adapters of before that pass.",
                 rtol=1e-4,
                 atol=1e-5,
                 mistakes=(
-                    Mistake(
-                        lambda got: got["hold a graph"],
-                        "The losses are tensors that hold on to their graphs, so memory grows with every step: keep "
-                        "loss.item().",
-                    ),
-                    Mistake(
-                        lambda got: got["changed"] == [],
-                        "No weight has changed: does each batch get a backward and then a step of the optimizer?",
-                    ),
                     Mistake(
                         lambda got: any("proj.a" != n != "proj.b" for n in got["changed"]),
                         "A frozen weight has changed. Give the optimizer only parameters that require a gradient: here a "
                         "gradient from before was left on a frozen one.",
                     ),
                     Mistake(
-                        lambda got: not isinstance(got["losses"], list | tuple) or len(got["losses"]) != 3,
-                        "Return a list with one loss for each batch.",
+                        lambda got: not isinstance(got["losses"], list | tuple),
+                        "Return a list of held-out losses: before training, and after each pass.",
                     ),
                     Mistake(
-                        _like("after"),
-                        "These are the losses after each step: take the loss that backward was called on.",
+                        lambda got: (
+                            difference(got["losses"], _given_by("")["losses"][1:], rtol=1e-4, atol=1e-5)
+                            is None
+                        ),
+                        "The first loss is missing: that of the model as it came.",
+                    ),
+                    Mistake(
+                        lambda got: (
+                            difference(got["losses"], _given_by("")["losses"][:-1], rtol=1e-4, atol=1e-5)
+                            is None
+                        ),
+                        "The last loss is missing: that of the pass which made it worse belongs to the list too.",
+                    ),
+                    Mistake(
+                        lambda got: got["changed"] == [] and len(set(got["losses"])) == 1,
+                        "No weight has changed: does each batch get a backward and then a step of the optimizer?",
+                    ),
+                    Mistake(
+                        _like("goes on"),
+                        "It goes on after the pass that made the held-out loss worse: stop there.",
+                    ),
+                    Mistake(
+                        _like("not put back"),
+                        "The losses are right, but the model has the adapters of the last pass, which was worse. Parameters "
+                        "that were put aside without a clone follow every step; a copy of the whole model doesn't help who "
+                        "holds the model.",
                     ),
                     Mistake(
                         _like("left over"),
@@ -655,7 +725,7 @@ EXERCISES = (
                     ),
                     Mistake(
                         _like("anew"),
-                        "A new optimizer for each batch forgets its moments: make one, before the loop.",
+                        "A new optimizer for each pass forgets its moments: make one, before the first pass.",
                     ),
                     Mistake(
                         _like("default lr"),
@@ -664,16 +734,28 @@ EXERCISES = (
                 ),
             ),
             Case(
-                "another model, another learning rate",
-                lambda: (NextToken(4), token_batches([3, 9, 1], [2, 2, 5, 7]), 0.2),
-                "The learning rate is what is handed in.",
+                "passes run out",
+                _running_out,
+                "After `passes` passes it is over. If the last one was still lower, its adapters stay.",
+                rtol=1e-4,
+                atol=1e-5,
+            ),
+            Case(
+                "the first pass is too much",
+                _too_much,
+                "A pass with this learning rate makes it worse at once: the model is as it came.",
                 rtol=1e-4,
                 atol=1e-5,
             ),
             Case(
                 "no batch",
-                lambda: (NextToken(), [], 0.1),
-                "No batch, no step: an empty list.",
+                lambda: (NextToken(), [], HeldOutLoss(3, 9, 1), 0.1, 4),
+                "A pass without a batch changes nothing, and a loss that is the same isn't lower: stop, with two losses.",
+            ),
+            Case(
+                "no pass",
+                lambda: (NextToken(), token_batches([3, 9, 1]), HeldOutLoss(3, 9, 2), 0.1, 0),
+                "Without a pass there is one loss, that of the model as it came.",
             ),
         ),
     ),
@@ -684,7 +766,7 @@ EXERCISES = (
         level="core",
         difficulty=3,
         importance=4,
-        minutes=12,
+        minutes=10,
         hints=(
             "Count the roundings of your formula.",
             "Compute the product and the sum in float32, scaled by alpha over r, and convert to the "

@@ -288,10 +288,11 @@ def _adapted(r: Random) -> tuple:
 
 
 def _training(r: Random) -> tuple:
-    from onegpu.exercises.qlora_finetune import NextToken, token_batches
+    from onegpu.exercises.qlora_finetune import HeldOutLoss, NextToken, token_batches
 
-    rows = [[r.randrange(11) for _ in range(r.randint(3, 6))] for _ in range(3)]
-    return NextToken(r.randrange(1000)), token_batches(*rows), r.uniform(0.02, 0.2)
+    *rows, held_out = ([r.randrange(11) for _ in range(r.randint(3, 6))] for _ in range(4))
+    model = NextToken(r.randrange(1000))
+    return model, token_batches(*rows), HeldOutLoss(*held_out), r.uniform(0.02, 0.1), r.randint(3, 6)
 
 
 def _asked(r: Random) -> tuple:

@@ -92,27 +92,37 @@ def runs(model: Any, tokenizer: Any) -> dict[str, Any]:
     }
 
 
-def command_line(folder: Path | None) -> dict[str, Any]:
-    """Run the command, or read the run in a folder; what it reports, and how far apart the answers were at first."""
+def command_line(folder: Path | None, model: Any, tokenizer: Any) -> dict[str, Any]:
+    """Run the command, or read the run in a folder; what it reports and says, and how far apart the answers were at first."""
     if folder is None:
         folder = Path(tempfile.mkdtemp(prefix="dpo_runs_")) / "run"
         command = [sys.executable, "-m", "onegpu.cli", *COMMAND.split(), "--output-dir", str(folder)]
         subprocess.run(command, check=True)
-    report = str(FinetuneResult.from_json(json.loads((folder / "report.json").read_text("utf-8"))))
+    result = FinetuneResult.from_json(json.loads((folder / "report.json").read_text("utf-8")))
+    report = str(result)
     first = json.loads(
         (folder / "log.jsonl").read_text("utf-8").splitlines()[0]
     )  # before the first step, held-out pairs
+    chats = [[{"role": "user", "content": sample["question"]}] for sample in result.samples]
+    said = {when: [sample[when] for sample in result.samples] for when in ("before", "after")}
     return {
         "command": f"onegpu {COMMAND}",
         "report": report[report.index("held-out, ") : report.index("sample 1")].rstrip(),
         "logprobs_before": {side: round(first[f"eval_logps/{side}"], 2) for side in ("chosen", "rejected")},
+        "held_out": {name: getattr(result.after, name) for name in ("pairs", "margin", "margin_deviation")},
+        "asked": [sample["question"] for sample in result.samples],
+        "answers": said,
+        "nats_a_token": {
+            when: round(nats_a_token(model, tokenizer, chats, answers), 3) for when, answers in said.items()
+        },
     }
 
 
 def main(folder: Path | None) -> None:
     """Run all, write."""
     loaded = models.load("smollm2-135m")
-    stored = runs(loaded.model, loaded.tokenizer) | {"command_line": command_line(folder)}
+    stored = runs(loaded.model, loaded.tokenizer)
+    stored |= {"command_line": command_line(folder, loaded.model, loaded.tokenizer)}
     stored |= {"machine": str(runtime.machine()), "versions": dict(runtime.versions())}
     STORED.write_text(json.dumps(stored, ensure_ascii=False) + "\n", encoding="utf-8")
     print(f"written to {STORED}")

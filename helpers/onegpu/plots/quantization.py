@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from onegpu.plots.base import COLOURS, HATCHES, LINE_COLOURS, LINES, MARKERS, captioned, figure
+from onegpu.plots.drawing import box, canvas
 from onegpu.quantization import (
     OUTLIER_THRESHOLD,
     LayerError,
@@ -298,6 +299,67 @@ def zero_point_rulers(x: torch.Tensor) -> Figure:
         made,
         f"{said} Without one, code 0 is the value 0, {idle} codes have nothing to stand for, and a step is "
         f"{absmax / 127 / step:.1f} times as long.",
+    )
+
+
+def minimum_ruler(x: torch.Tensor, bits: int = 4) -> Figure:
+    """Draw the codes of one block over its minimum and step: a ruler from the smallest value to the largest.
+
+    Examples
+    --------
+    >>> print(minimum_ruler(torch.tensor([-1.0, 0.52, 2.0, 1.0])).onegpu_caption)
+    16 codes from the block's minimum, -1, to its maximum, 2: a step is 0.2. 0.52 becomes code 8, which stands for 0.6.
+    """
+    low, high, last = float(x.min()), float(x.max()), 2**bits - 1
+    step = (high - low) / last
+    made, axes = figure(f"One block and its {last + 1} codes", "value", "", size=(7.5, 2.3))
+    axes.vlines(low + step * np.arange(last + 1), -0.14, 0.14, color=COLOURS[0], linewidth=1.6)
+    axes.plot([low, high], [0, 0], color=COLOURS[0], linewidth=1, marker="", linestyle="-")
+    for code in range(last + 1):
+        axes.text(low + step * code, -0.26, str(code), ha="center", va="top", fontsize=10)
+    codes = [round((value - low) / step) for value in x.tolist()]
+    for value, code in zip(x.tolist(), codes, strict=True):
+        axes.plot([value], [0.8], color=COLOURS[1], marker=MARKERS[0], markersize=7)
+        axes.text(value, 0.95, f"{value:g}", ha="center", va="bottom", fontsize=10)
+        arrow = {"arrowstyle": "->", "color": COLOURS[1]}
+        axes.annotate("", (low + step * code, 0.16), (value, 0.74), arrowprops=arrow)
+    axes.set_ylim(-0.75, 1.4)
+    axes.set_yticks([])
+    axes.spines["left"].set_visible(False)
+    axes.grid(visible=False)
+    moved = max(range(len(codes)), key=lambda k: abs(low + step * codes[k] - float(x[k])))
+    return captioned(
+        made,
+        f"{last + 1} codes from the block's minimum, {low:g}, to its maximum, {high:g}: a step is {step:.3g}. "
+        f"{float(x[moved]):g} becomes code {codes[moved]}, which stands for {low + step * codes[moved]:.3g}.",
+    )
+
+
+def packed_codes(codes: Sequence[int]) -> Figure:
+    """Draw 4-bit codes bit by bit, two to a byte, the first in the high half.
+
+    Examples
+    --------
+    >>> print(packed_codes([15, 1, 7]).onegpu_caption)
+    Each code is four bits. Two make a byte, the first its high half: 15 and 1 are 241, 7 and 0 are 112. The last half, dashed, was left over.
+    """
+    made, axes = canvas("Two codes, one byte", 9.6, 2.3, scale=0.8)
+    even = [*codes, 0] if len(codes) % 2 else list(codes)
+    said = []
+    for k, (high, low) in enumerate(zip(even[::2], even[1::2], strict=True)):
+        for half, code in enumerate((high, low)):
+            x = 0.1 + 4.9 * k + 2.25 * half
+            filler = 2 * k + half >= len(codes)
+            axes.text(x + 1.05, 1.95, f"code {code}", ha="center", va="center", fontsize=10)
+            for bit in range(4):
+                text = str(code >> (3 - bit) & 1)
+                box(axes, x + 0.53 * bit, 0.95, 0.5, 0.65, text, 4 * half, linestyle="--" if filler else "-")
+        axes.text(5 * k + 2.3, 0.5, f"byte {16 * high + low}", ha="center", va="center", fontsize=11)
+        said.append(f"{high} and {low} are {16 * high + low}")
+    rest = " The last half, dashed, was left over." if len(codes) % 2 else ""
+    return captioned(
+        made,
+        f"Each code is four bits. Two make a byte, the first its high half: {', '.join(said)}.{rest}",
     )
 
 

@@ -22,7 +22,9 @@ def whole_task() -> dict[str, Any]:
     dict
         ``losses`` and ``eval_losses`` as (step, nats a token), ``before`` and ``after`` (``Scores``) over ``answered_rows``
         held-out rows, ``answers`` (``message``, ``before``, ``after``), ``trained`` and ``parameters`` (numbers),
-        ``peak_memory_bytes`` (of the process), ``steps``, ``tokens``, ``machine``, ``precision``, ``versions``.
+        ``peak_memory_bytes`` (of the process), ``steps``, ``tokens``, ``machine``, ``precision``, ``versions``;
+        ``few_shot`` (the untrained model with worked ``examples`` in its prompt, and with ``examples_and_labels``: ids,
+        ``prompt_tokens``, ``scores``) and ``speed`` (``cpu_seconds`` of the first ``steps``, and their ``tokens``).
 
     Examples
     --------

@@ -11,8 +11,16 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 
-def measure(file: str, about: str, variants: Sequence[str], run: Callable[[str, int], Any]) -> dict[str, Any]:
+def measure(
+    file: str,
+    about: str,
+    variants: Sequence[str],
+    run: Callable[[str, int], Any],
+    on_request: Sequence[str] = (),
+) -> dict[str, Any]:
     """Run each variant (or those asked for) and return what each found; a failed one is said and left out.
+
+    Those of ``on_request`` run only where ``--only`` asks for them.
 
     Called again in the variant's process, it runs it, prints its result as JSON and exits.
     """
@@ -30,8 +38,8 @@ def measure(file: str, about: str, variants: Sequence[str], run: Callable[[str, 
         print(json.dumps(result))
         sys.exit()
     results = {}
-    for variant in variants:
-        if args.only and not any(word in variant for word in args.only):
+    for variant in (*variants, *on_request):
+        if not (any(word in variant for word in args.only) if args.only else variant in variants):
             continue
         command = [sys.executable, file, "--steps", str(args.steps), "--worker", variant]
         done = subprocess.run(command, capture_output=True, text=True, check=False)

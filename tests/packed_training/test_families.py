@@ -4,7 +4,7 @@ import contextlib
 
 import pytest
 import torch
-from onegpu.packed_training import collate_rows
+from onegpu.packed_training import collate_rows, self_check
 from onegpu.packed_training.adapters import add_lora, linear_layers
 from onegpu.packed_training.loss import supervised_loss
 from onegpu.packed_training.self_check import some_examples, use_row_layout
@@ -44,6 +44,63 @@ def test_the_loss_is_transformers_own_for_each_example_alone(family):
     dead = [name for name, p in adapters.items() if p.grad is None or not p.grad.any()]
     assert adapters
     assert not dead
+
+
+def beginning_alike(lengths=(22, 40, 17, 29), alike=10):
+    """Examples that begin with the same tokens, of which the labels know nothing."""
+    generator = torch.Generator().manual_seed(1)
+    start = torch.randint(100, (alike,), generator=generator).tolist()
+    found = []
+    for n in lengths:
+        ids = start + torch.randint(100, (n - alike,), generator=generator).tolist()
+        found.append({"input_ids": ids, "labels": [-100] * (alike + 1) + ids[alike + 1 :]})
+    return found
+
+
+@pytest.mark.parametrize("family", ALL)
+def test_what_all_examples_begin_with_is_computed_once_and_changes_no_loss_and_no_gradient(family):
+    row = beginning_alike()
+    model = add_lora(build(family), r=4, alpha=8)
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter, std=0.1)
+    layout = use_row_layout(model, row).layout
+    assert layout["shared_start"] == (family in PACKED)
+    widths = []
+    model.get_input_embeddings().register_forward_hook(lambda m, args, out: widths.append(out.shape[1]))
+    found = []
+    for shared in (layout["shared_start"], False):
+        loss, n = supervised_loss(model.train(), collate_rows([row]), **layout | {"shared_start": shared})
+        loss.backward()
+        found.append(
+            (loss.detach(), n, {k: p.grad for k, p in model.named_parameters() if p.grad is not None})
+        )
+        model.zero_grad()
+    (ours, n, slopes), (theirs, m, wanted) = found
+    assert n == m
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+    for name, slope in wanted.items():
+        torch.testing.assert_close(
+            slopes[name], slope, rtol=1e-3, atol=1e-4 * float(slope.abs().max()), msg=name
+        )
+    if layout["shared_start"]:
+        assert widths == [sum(map(len, (e["input_ids"] for e in row))) - 3 * 10, 108]
+
+
+def test_a_start_that_changes_losses_is_found(monkeypatch):
+    model = add_lora(build(next(iter(PACKED))), r=4, alpha=8)
+    assert use_row_layout(model, beginning_alike()).shared_start
+    assert not use_row_layout(model, examples()).shared_start  # nothing is alike
+    cut = self_check.share_start
+
+    def from_zero(batch):
+        batch = cut(batch)
+        return batch | {"position_ids": torch.cat([torch.arange(n) for n in batch["seq_lens"]])[None]}
+
+    monkeypatch.setattr(self_check, "share_start", from_zero)
+    check = use_row_layout(model, beginning_alike())
+    assert check.packed
+    assert not check.shared_start
 
 
 def attention_after_asking(model, row):

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onegpu.packed_training import collate_rows, count_packed_rows, pack_lengths
+from onegpu.packed_training.packing import SHARED_FROM, share_start
 
 
 def best_fit_decreasing(lengths, max_length):
@@ -112,6 +113,47 @@ def test_collate_keeps_every_token(rows):
     batch = collate_rows([[{"input_ids": row, "labels": row}] for row in rows])
     assert batch["input_ids"][0].tolist() == [t for row in rows for t in row]
     assert sum(batch["seq_lens"]) == batch["input_ids"].numel()
+
+
+@given(
+    st.integers(0, 14),
+    st.lists(
+        st.tuples(st.lists(st.integers(0, 2), min_size=1, max_size=6), st.integers(0, 12)),
+        min_size=1,
+        max_size=4,
+    ),
+)
+def test_a_shared_start_stands_once_and_every_label_keeps_its_past(alike, rest):
+    examples = []
+    for ids, masked in rest:
+        ids = [*range(10, 10 + alike), *ids]
+        examples.append({"input_ids": ids, "labels": [-100 if i < masked else x for i, x in enumerate(ids)]})
+    plain = collate_rows([examples])
+    shared = share_start(plain)
+    assert share_start(shared)["input_ids"].tolist() == shared["input_ids"].tolist()
+
+    def pasts(batch):
+        """Of each supervised token the tokens before it in its example, and its position."""
+        parts = [
+            batch[name][0].split(list(batch["seq_lens"])) for name in ("input_ids", "labels", "position_ids")
+        ]
+        found = []
+        for i, (ids, labels, positions) in enumerate(zip(*parts, strict=True)):
+            before = batch.get("prefix_lens", (0,) * len(parts[0]))[i]
+            past = [*parts[0][0][:before].tolist(), *ids.tolist()]
+            assert positions.tolist() == list(range(before, len(past)))
+            assert (
+                before == 0 or labels[0] == -100
+            )  # it is told from the end of the start, which another one has
+            found += [(past[: before + k], int(x)) for k, x in enumerate(labels) if x != -100]
+        return found
+
+    assert pasts(shared) == pasts(plain)
+    if "prefix_lens" in shared:
+        assert shared["prefix_lens"][1] >= SHARED_FROM
+        assert shared["input_ids"].shape[1] == plain["input_ids"].shape[1] - sum(shared["prefix_lens"])
+    elif len(examples) > 1 and alike >= SHARED_FROM:
+        assert min(masked for _, masked in rest[1:]) <= SHARED_FROM
 
 
 @pytest.mark.parametrize("example", [{"input_ids": [], "labels": []}, {"input_ids": [1], "labels": [1, 2]}])

@@ -48,8 +48,8 @@ def packed_sdpa(
     sliding_window
         As transformers passes it: a token sees itself and the ``sliding_window - 1`` tokens before it.
     prefix_lens
-        For each example, how many tokens of the example before it come before its own, for answers to one prompt that
-        stands there once. None: none.
+        For each example, how many tokens come before its own that stand in the row once: the first of the last example
+        before it that has none, as for answers to one prompt. None: none.
 
     Returns
     -------
@@ -86,12 +86,18 @@ def packed_sdpa(
         return out.to(query.dtype), None
     parts = []
     lens = list(seq_lens)
-    keys, values = key.split(lens, 2), value.split(lens, 2)
-    for i, (q, k, v) in enumerate(zip(query.split(lens, 2), keys, values, strict=True)):
-        n, before = q.shape[2], prefix_lens[i] if prefix_lens else 0
-        if before:
-            k = torch.cat([keys[i - 1][:, :, :before], k], 2)
-            v = torch.cat([values[i - 1][:, :, :before], v], 2)
+    whole = ()
+    for i, (q, k, v) in enumerate(zip(*(t.split(lens, 2) for t in (query, key, value)), strict=True)):
+        before = again = prefix_lens[i] if prefix_lens else 0
+        if not before:
+            whole = (q, k, v)
+        else:
+            start_q, start_k, start_v = (t[:, :, :before] for t in whole)
+            k, v = torch.cat([start_k, k], 2), torch.cat([start_v, v], 2)
+            if query.device.type == "cpu" and sliding_window is None:
+                # Its queries once more, and their outputs dropped: on a CPU that is faster than a mask.
+                q, before = torch.cat([start_q, q], 2), 0
+        n = q.shape[2]
         window = None
         if before or (sliding_window is not None and sliding_window < n):
             window = torch.ones(n, before + n, dtype=torch.bool, device=q.device).tril(before)
@@ -103,7 +109,7 @@ def packed_sdpa(
             q, k, v, attn_mask=window, dropout_p=dropout, is_causal=window is None, scale=scaling,
             enable_gqa=q.shape[1] != k.shape[1],
         )  # fmt: skip
-        parts.append(out)
+        parts.append(out if before == again else out[:, :, again:])
     return torch.cat(parts, dim=2).transpose(1, 2), None
 
 

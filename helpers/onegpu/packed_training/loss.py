@@ -13,7 +13,7 @@ import torch
 from torch.nn import functional as F
 
 from onegpu import runtime
-from onegpu.packed_training.packing import IGNORE_INDEX
+from onegpu.packed_training.packing import IGNORE_INDEX, share_start
 
 
 def head_chunk(vocabulary: int) -> int:
@@ -96,7 +96,12 @@ def no_mask(device: torch.device | str = "cpu") -> torch.Tensor:
 
 
 def supervised_loss(
-    model: torch.nn.Module, inputs: dict[str, Any], *, packed: bool = True, chunked_head: bool = True
+    model: torch.nn.Module,
+    inputs: dict[str, Any],
+    *,
+    packed: bool = True,
+    chunked_head: bool = True,
+    shared_start: bool = False,
 ) -> tuple[torch.Tensor, int]:
     """Summed cross-entropy over the supervised tokens of a packed batch, and their number.
 
@@ -112,24 +117,31 @@ def supervised_loss(
         positions, for models that can't keep examples of one row apart.
     chunked_head
         ``HeadLoss`` where the head is a plain frozen matrix. False: always the model's own logits.
+    shared_start
+        What all examples of a packed batch begin with is computed once (``share_start``).
 
     Returns
     -------
     tuple
         float32 scalar (differentiable), and the count. With no supervised token the loss is 0, not nan (trl#6668).
     """
-    losses = _token_losses(model, inputs, packed, chunked_head)
+    losses = _token_losses(model, inputs, packed, chunked_head, shared_start)
     return losses.sum(), losses.numel()
 
 
 def example_logprobs(
-    model: torch.nn.Module, inputs: dict[str, Any], *, packed: bool = True, chunked_head: bool = True
+    model: torch.nn.Module,
+    inputs: dict[str, Any],
+    *,
+    packed: bool = True,
+    chunked_head: bool = True,
+    shared_start: bool = False,
 ) -> torch.Tensor:
     """Log-probability of each example of a packed batch: the sum over its supervised tokens.
 
     Parameters
     ----------
-    model, inputs, packed, chunked_head
+    model, inputs, packed, chunked_head, shared_start
         As for ``supervised_loss``.
 
     Returns
@@ -137,7 +149,7 @@ def example_logprobs(
     Tensor
         float32, shape (examples,), in nats (differentiable); 0 for an example without a supervised token.
     """
-    losses = _token_losses(model, inputs, packed, chunked_head)
+    losses = _token_losses(model, inputs, packed, chunked_head, shared_start)
     device, lens = losses.device, inputs["seq_lens"]
     supervised = (inputs["labels"][0] != IGNORE_INDEX).nonzero()[:, 0]
     example_of = torch.tensor([i for i, n in enumerate(lens) for _ in range(n)], device=device)[supervised]
@@ -145,12 +157,17 @@ def example_logprobs(
 
 
 def _token_losses(
-    model: torch.nn.Module, inputs: dict[str, Any], packed: bool, chunked_head: bool
+    model: torch.nn.Module,
+    inputs: dict[str, Any],
+    packed: bool,
+    chunked_head: bool,
+    shared_start: bool = False,
 ) -> torch.Tensor:
     """Cross-entropy of each supervised token, float32, shape (supervised,)."""
     causal_lm = model.get_base_model() if hasattr(model, "get_base_model") else model
     weight = _plain_head(causal_lm) if chunked_head else None
     if packed:
+        inputs = share_start(inputs) if shared_start else inputs
         names = ("input_ids", "position_ids", "seq_lens", "prefix_lens")
         arguments = {name: inputs[name] for name in names if name in inputs}
         arguments["attention_mask"] = no_mask(inputs["input_ids"].device)

@@ -216,6 +216,64 @@ def _best_fit_decreasing(examples_by_length: Mapping[int, int], max_length: int)
             todo -= taken
 
 
+SHARED_FROM = 8
+"""Tokens that a start must have to stand in a row once: less isn't worth the cuts."""
+
+
+def share_start(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Let the tokens that all examples of a batch begin with, such as a system prompt, stand in it once.
+
+    A causal model makes the same of them each time, and nothing before an example's first answer is learned: losses and
+    gradients are what they were, from fewer tokens.
+
+    Parameters
+    ----------
+    inputs
+        As ``collate_rows`` makes them.
+
+    Returns
+    -------
+    dict
+        The same with the start left out of all examples but the first, and ``prefix_lens`` as ``packed_sdpa`` takes
+        them; unchanged where fewer than ``SHARED_FROM`` tokens are shared, or shared already. Supervised tokens keep
+        their order.
+
+    Examples
+    --------
+    >>> batch = collate_rows([[{"input_ids": [*range(9), last], "labels": [-100] * 9 + [last]} for last in (21, 22)]])
+    >>> shared = share_start(batch)
+    >>> shared["input_ids"].tolist(), shared["seq_lens"], shared["prefix_lens"]
+    ([[0, 1, 2, 3, 4, 5, 6, 7, 8, 21, 8, 22]], (10, 2), (0, 8))
+    >>> shared["position_ids"].tolist()
+    [[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 8, 9]]
+    """
+    import torch
+
+    lens = list(inputs["seq_lens"])
+    if len(lens) < 2 or "prefix_lens" in inputs:
+        return dict(inputs)
+    first, *rest = inputs["input_ids"][0].split(lens)
+    shared = min(lens) - 1  # an example keeps a token at least
+    for ids, labels in zip(rest, inputs["labels"][0].split(lens)[1:], strict=True):
+        # The token after the start is told from the start's last one, and that is the first example's.
+        ends = ((ids[:shared] != first[:shared]) | (labels[1 : shared + 1] != IGNORE_INDEX)).nonzero()
+        shared = int(ends[0, 0]) if len(ends) else shared
+    if shared < SHARED_FROM:
+        return dict(inputs)
+    keep = torch.ones(sum(lens), dtype=torch.bool)
+    at = lens[0]
+    for n in lens[1:]:
+        keep[at : at + shared] = False
+        at += n
+    cut = {name: inputs[name][:, keep] for name in ("input_ids", "labels", "position_ids")}
+    return {
+        **inputs,
+        **cut,
+        "seq_lens": (lens[0], *(n - shared for n in lens[1:])),
+        "prefix_lens": (0, *([shared] * len(rest))),
+    }
+
+
 def collate_rows(rows: Sequence[Sequence[Mapping[str, Sequence[int]]]]) -> dict[str, Any]:
     """Lay the examples of several packed rows end to end: model inputs without any padding.
 

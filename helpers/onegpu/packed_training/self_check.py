@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from onegpu.packed_training.attention import use_packed_attention
 from onegpu.packed_training.loss import no_mask, supervised_loss
-from onegpu.packed_training.packing import collate_rows
+from onegpu.packed_training.packing import IGNORE_INDEX, collate_rows, share_start
 
 EXAMPLES, TOKENS = 4, 128
 """Examples of the packed row that is tried, and tokens of each at most: a forward pass of a second or so."""
@@ -54,6 +54,9 @@ class SelfCheck:
         What the check took.
     made : bool
         Whether there was a check at all; if not, what was asked for is believed.
+    shared_start : bool
+        As ``supervised_loss`` takes it. On a CPU, where the row that was tried begins alike in all its examples and each
+        one's losses stay what they are.
     """
 
     packed: bool
@@ -65,11 +68,16 @@ class SelfCheck:
     reason: str
     seconds: float
     made: bool = True
+    shared_start: bool = False
 
     @property
     def layout(self) -> dict[str, bool]:
         """The arguments of ``supervised_loss`` that train this model right."""
-        return {"packed": self.packed, "chunked_head": self.chunked_head}
+        return {
+            "packed": self.packed,
+            "chunked_head": self.chunked_head,
+            "shared_start": self.shared_start,
+        }
 
     def __str__(self) -> str:
         if not self.made:
@@ -83,6 +91,8 @@ class SelfCheck:
 
         if self.packed:
             said = [f"packed rows equal their examples alone{rows}"]
+            if self.shared_start:
+                said.append("what all of a row begin with is computed once")
         else:
             said = [f"one example per forward pass: {self.reason}{rows}"]
         if self.chunked_head:
@@ -125,8 +135,9 @@ def use_row_layout(
         if packing:
             use_packed_attention(causal_lm)
         return SelfCheck(
-            packing, True, None, None, 0.0, 0.0, "" if packing else "packing=False", 0.0, made=False
-        )
+            packing, True, None, None, 0.0, 0.0, "" if packing else "packing=False", 0.0, made=False,
+            shared_start=packing and _on_cpu(causal_lm),
+        )  # fmt: skip
     start = time.perf_counter()
     row = [{name: list(e[name])[:TOKENS] for name in ("input_ids", "labels")} for e in examples[:EXAMPLES]]
     row = [e for e in row if len(e["input_ids"]) > 1]
@@ -165,6 +176,7 @@ def _checked(causal_lm: Any, row: list[dict], packing: bool, own_attention: str,
         if reason:
             causal_lm.set_attn_implementation(own_attention)
     packed = not reason
+    shared_start = packed and _on_cpu(causal_lm) and _start_can_be_shared(causal_lm, row, alone, allowed)
     first = {"input_ids": row[0]["input_ids"], "labels": row[0]["input_ids"]}
     batch = {
         k: v.to(device) if isinstance(v, torch.Tensor) else v for k, v in collate_rows([[first]]).items()
@@ -181,7 +193,26 @@ def _checked(causal_lm: Any, row: list[dict], packing: bool, own_attention: str,
         tolerance,
         reason,
         time.perf_counter() - start,
+        shared_start=shared_start,
     )
+
+
+def _on_cpu(causal_lm: Any) -> bool:
+    """Whether what all examples begin with may be computed once: on cards a step's memory is predicted without."""
+    return next(causal_lm.parameters()).device.type == "cpu"
+
+
+def _start_can_be_shared(causal_lm: Any, row: list[dict], alone: list[torch.Tensor], allowed: float) -> bool:
+    """Whether the row's examples begin alike, and their losses stay what they are alone when that stands there once."""
+    halves = []
+    for example in row:
+        ids, half = example["input_ids"], len(example["input_ids"]) // 2 + 1
+        halves.append({"input_ids": ids, "labels": [IGNORE_INDEX] * half + ids[half:]})
+    batch = share_start(collate_rows([halves]))
+    if "prefix_lens" not in batch:
+        return False
+    reason, differences = _differences_of_packed(causal_lm, batch, alone)
+    return not reason and max(differences) <= allowed
 
 
 def _differences_of_packed(causal_lm: Any, batch: dict, alone: list[torch.Tensor]) -> tuple[str, list[float]]:
@@ -191,14 +222,15 @@ def _differences_of_packed(causal_lm: Any, batch: dict, alone: list[torch.Tensor
         packed = _losses(
             causal_lm,
             {
-                "input_ids": batch["input_ids"], "position_ids": batch["position_ids"], "seq_lens": batch["seq_lens"],
+                **{name: batch[name] for name in ("input_ids", "position_ids", "seq_lens", "prefix_lens") if name in batch},
                 "attention_mask": no_mask(batch["input_ids"].device),
             },
             batch["seq_lens"],
         )  # fmt: skip
     except Exception:  # whatever an architecture makes of arguments that it wasn't written for
         return "its attention can't be told where examples end", []
-    pairs = list(zip(packed, alone, strict=True))
+    # Of an example whose start stands before another one, the rest alone has losses.
+    pairs = [(ours, theirs[-len(ours) :]) for ours, theirs in zip(packed, alone, strict=True)]
     if not all(torch.isfinite(a).all() and torch.isfinite(b).all() for a, b in pairs):
         return "losses that aren't finite can't be compared", []
     return "", [float((a - b)[:NEAR_JOIN].square().mean().sqrt()) for a, b in pairs]

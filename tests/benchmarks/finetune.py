@@ -90,7 +90,7 @@ def run_trl(variant: str, steps: int) -> dict:
 
 def run_ours(variant: str, steps: int) -> dict:
     from onegpu import models
-    from onegpu.packed_training.attention import use_packed_attention
+    from onegpu.packed_training.self_check import use_row_layout
     from onegpu.qlora_finetune import FinetuneConfig, attach_adapters, prepare_data
     from onegpu.qlora_finetune.run import DTYPES
     from onegpu.qlora_finetune.trainer import QLoraTrainer, training_arguments
@@ -103,11 +103,12 @@ def run_ours(variant: str, steps: int) -> dict:
         )  # fmt: skip
         loaded = models.load(MODEL, quantization="nf4", dtype=DTYPES[precision])
         prepared = prepare_data(config, loaded.tokenizer)
-        use_packed_attention(loaded.model)
+        layout = use_row_layout(loaded.model, prepared.train_rows.most_examples()).layout
         trainer = QLoraTrainer(
             model=attach_adapters(loaded.model, config), args=training_arguments(config, precision, folder, False),
             train_dataset=prepared.train_rows,
         )  # fmt: skip
+        trainer.layout = layout
         return timed(trainer, lambda batch: batch["input_ids"].numel())
 
 

@@ -1,13 +1,17 @@
-"""Tokens per second of the real model with 1 and 2 workers, what the pipeline makes without training, and the model's word.
+"""Tokens per second of the real model with 1 and 2 workers, on idle cores and beside a busy program; lesson 08 reads them.
 
-    python tests/benchmarks/ray_scale_out.py             # SmolLM2-135M, 8 steps each, about three minutes on two cores
+    python tests/benchmarks/ray_scale_out.py             # SmolLM2-135M, 8 steps each, about four minutes on two cores
     python tests/benchmarks/ray_scale_out.py --steps 20
 
-Each worker has one thread. On two cores two workers share what memory bandwidth there is, so the ratio stays below 2.
-The last lines give the measured inputs to ``ScalingModel``.
+Writes helpers/onegpu/ray_scale_out/two_workers.json, with what ``ScalingModel`` takes: a step of one worker, the speed of
+averaging between two processes, and that of the pipeline. Each worker has one thread. On two cores two workers share what
+memory bandwidth there is, so the ratio stays below 2.
 """
 
 import argparse
+import contextlib
+import json
+import multiprocessing
 import socket
 import statistics
 import tempfile
@@ -16,10 +20,12 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from onegpu import models
+from onegpu import models, runtime
 from onegpu.qlora_finetune import FinetuneConfig
-from onegpu.ray_scale_out import Recipe, ScalingModel, count_rows, finetune_distributed, local_ray, windows
+from onegpu.ray_scale_out import Recipe, count_rows, finetune_distributed, local_ray, windows
 from onegpu.ray_scale_out.training import source_of
+
+STORED = Path(__file__).resolve().parents[2] / "helpers" / "onegpu" / "ray_scale_out" / "two_workers.json"
 
 
 def all_reduce(rank, port, elements, queue):
@@ -55,55 +61,65 @@ def trained_parameters(adapter_dir):
         return sum(file.get_tensor(name).numel() for name in file.keys())  # noqa: SIM118
 
 
+def spin():
+    """Keep a core busy."""
+    while True:
+        pass
+
+
+@contextlib.contextmanager
+def busy_program():
+    """Another program, with nothing in it but work."""
+    process = multiprocessing.Process(target=spin, daemon=True)
+    process.start()
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.join()
+
+
+def train(workers, steps, folder):
+    """Seconds of the slowest worker's step, tokens of a worker's step, and the adapter."""
+    config = FinetuneConfig(max_steps=steps, eval_rows=2, save_steps=1000, output_dir=str(folder))
+    result = finetune_distributed(config, num_workers=workers)
+    times = [t.without_first() for t in result.times]
+    seconds = max(t.seconds for t in times) / max(1, len(times[0]))
+    waiting = max(t.share_waiting for t in times)
+    return {
+        "seconds": seconds, "tokens": result.tokens / result.steps / workers, "share_waiting": waiting,
+    }, result.adapter_dir  # fmt: skip
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=8)
     steps = parser.parse_args().steps
     folder = Path(tempfile.mkdtemp(prefix="ray_bench_"))
-    rates, a_step, a_batch = {}, {}, {}
+    runs = []
     with local_ray(2):
-        config = FinetuneConfig(max_steps=steps, eval_rows=2, save_steps=1000)
-        found, recipe = (
-            windows(source_of(config).rows, 32),
-            Recipe(models.load_tokenizer(config.model), config.max_length),
-        )
+        config = FinetuneConfig()
+        found = windows(source_of(config).rows, 32)
+        recipe = Recipe(models.load_tokenizer(config.model), 512)
+        count_rows(found, recipe)  # its processes start
         started = time.perf_counter()
         counts = count_rows(found, recipe)
-        first = time.perf_counter() - started
-        started = time.perf_counter()
-        count_rows(found, recipe)
-        again = time.perf_counter() - started
-        print(
-            f"{counts}\npipeline: {counts.tokens / first:,.0f} tokens/s with the start of its processes, ",
-            end="",
-        )
-        print(f"{counts.tokens / again:,.0f} tokens/s after it")
-        for workers in (1, 2):
-            result = finetune_distributed(
-                FinetuneConfig(
-                    max_steps=steps, eval_rows=2, save_steps=1000, output_dir=str(folder / str(workers))
-                ),
-                num_workers=workers,
-            )
-            times = [t.without_first() for t in result.times]
-            a_step[workers] = max(t.seconds for t in times) / max(1, len(times[0]))
-            a_batch[workers] = result.tokens / result.steps / workers
-            rates[workers] = a_batch[workers] * workers / a_step[workers]
-            print(f"{workers} workers: {rates[workers]:,.0f} tokens/s; worker 0: {times[0]}")
-        elements = trained_parameters(result.adapter_dir)
-    print(f"2 workers are {rates[2] / rates[1]:.2f} times as fast as 1")
-    network = all_reduce_seconds(elements)
-    print(
-        f"inputs: a step of one worker {a_step[1]:.2f} s for {a_batch[1]:,.0f} tokens; gradients {4 * elements:,} bytes, "
-        f"averaged by two idle processes over gloo in {network:.4f} s: {4 * elements / network:,.0f} bytes/s"
-    )
-    model = ScalingModel(
-        compute_seconds=a_step[1], tokens_per_worker=round(a_batch[1]), gradient_bytes=4 * elements,
-        bandwidth_bytes_per_second=4 * elements / network, latency_seconds=0,
-        data_tokens_per_second=counts.tokens / again / 2, cpus_per_worker=0, shared_cpus=2,
-    )  # fmt: skip
-    print(model.at(2))
-    print(f"the model's ratio: {model.at(2).tokens_per_second / model.at(1).tokens_per_second:.2f}")
+        rows_rate = counts.tokens / (time.perf_counter() - started)
+        for beside, other in (("idle", contextlib.nullcontext), ("busy", busy_program)):
+            for workers in (1, 2):
+                with other():
+                    step, adapter = train(workers, steps, folder / f"{beside}{workers}")
+                runs.append({"beside": beside, "workers": workers} | step)
+                print(runs[-1])
+    elements = trained_parameters(adapter)
+    stored = {
+        "machine": str(runtime.machine()), "cores": 2, "steps": steps - 1, "runs": runs,
+        "gradient_bytes": 4 * elements, "bytes_per_second": 4 * elements / all_reduce_seconds(elements),
+        "rows_tokens_per_second": rows_rate / 2,  # of one of two CPUs
+        "versions": dict(runtime.versions()),
+    }  # fmt: skip
+    STORED.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
+    print(f"written to {STORED}")
 
 
 if __name__ == "__main__":

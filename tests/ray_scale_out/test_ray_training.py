@@ -22,6 +22,7 @@ from onegpu.qlora_finetune.bases import read_base
 from onegpu.qlora_finetune.lock import only_process
 from onegpu.qlora_finetune.trainer import PackedRows, QLoraTrainer, training_arguments
 from onegpu.ray_scale_out import NotEnoughResources, RayMissing, finetune_distributed, local_ray, training
+from onegpu.ray_scale_out.handover import KillWorker
 from onegpu.ray_scale_out.layout import schedule
 from onegpu.ray_scale_out.pipeline import Recipe, count_rows, packed_rows, to_examples
 from onegpu.ray_scale_out.training import newest_step
@@ -70,7 +71,7 @@ DRIVER = """
 import json, sys
 from onegpu.qlora_finetune import FinetuneConfig
 from onegpu.ray_scale_out import finetune_distributed
-from onegpu.ray_scale_out.worker import KillWorker
+from onegpu.ray_scale_out.handover import KillWorker
 
 settings, fault, window = json.loads(sys.argv[1])
 finetune_distributed(FinetuneConfig(**settings), num_workers=2, window_rows=window, fault=KillWorker(**fault))
@@ -140,8 +141,6 @@ def killed_driver(ray, tiny_folder, chats_file, tmp_path_factory):
 @pytest.fixture(scope="module")
 def interrupted(cluster, killed_driver):
     """The same run taken up by another driver; then a worker is killed after step 5."""
-    from onegpu.ray_scale_out.worker import KillWorker  # needs Ray
-
     config, folder, _, _ = killed_driver
     fault = KillWorker(rank=1, step=5, marker=str(folder / "killed"), after_seconds=2)
     said = []
@@ -230,7 +229,7 @@ def test_a_run_whose_driver_died_after_the_last_step_is_only_reported(interrupte
     monkeypatch.setattr(
         worker.ray.train, "report", lambda metrics, checkpoint: reported.append((metrics, checkpoint))
     )
-    worker.train_worker({})
+    worker.train({})
     assert [(metrics, checkpoint.path) for metrics, checkpoint in reported] == [({"step": 7}, str(final))]
 
 

@@ -168,9 +168,7 @@ def test_right_length_column_is_accepted(tmp_path):
 
 
 @pytest.mark.parametrize("stale", [(30, 1, 0, 2), (3, 1, None, 2)])
-def test_stale_length_column_is_refused(
-    tmp_path, stale
-):  # axolotl#1063; a map that cuts input_ids leaves it stale
+def test_stale_length_column_is_refused(tmp_path, stale):  # a map that cuts input_ids leaves it stale
     table = lengths_column(*stale)
     pq.write_table(table, tmp_path / "rows.parquet")
     for source in (table, datasets.Dataset(table), tmp_path / "rows.parquet"):

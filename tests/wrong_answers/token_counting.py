@@ -5,6 +5,7 @@ import math
 import random
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 from onegpu.exercises.answers import Answers
 
@@ -77,117 +78,196 @@ def by_slices(offsets):
 # 6.2 ------------------------------------------------------------------------------------------------------------------
 
 
-@wrong("6.2", "counts rows", case="three rows", says="number of rows")
-def rows(array):
-    return len(array)
+def cut_lengths(array, max_length):
+    lengths = pc.list_value_length(array)
+    return lengths if max_length is None else pc.min_element_wise(lengths, max_length, skip_nulls=False)
 
 
-@wrong("6.2", "returns a scalar", case="three rows", says=".as_py()")
-def scalar(array):
-    return pc.sum(pc.list_value_length(array), min_count=0)
+@wrong("6.2", "cuts nothing", case="three rows, at most 2", says="Nothing is cut")
+def uncut(array, max_length=None):
+    return pc.sum(pc.list_value_length(array), min_count=0).as_py()
 
 
-@wrong("6.2", "counts .values", case="a slice without the first row", says="only moves a window")
-def values(array):
-    return len(array.values)
+@wrong("6.2", "drops long rows", case="three rows, at most 2", says="is cut: 2 of its tokens stay")
+def dropped(array, max_length=None):
+    return sum(len(row) for row in array.to_pylist() if row and (not max_length or len(row) <= max_length))
 
 
-@wrong("6.2", "the last offset", case="a slice without the first row", says="only moves a window")
-def last_offset(array):
-    return array.offsets[-1].as_py()
+@wrong("6.2", "returns a scalar", case="three rows, at most 2", says=".as_py()")
+def scalar(array, max_length=None):
+    return pc.sum(cut_lengths(array, max_length), min_count=0)
 
 
-@wrong("6.2", "last offset minus first", case="values behind a null row", says="behind a null row")
-def span(array):
-    return array.offsets[-1].as_py() - array.offsets[0].as_py()
+@wrong("6.2", "the limit None", case="no limit", says="leave the limit out")
+def limit_is_null(array, max_length=None):
+    lengths = pc.list_value_length(array)
+    return pc.sum(pc.min_element_wise(lengths, pa.scalar(max_length, pa.int64()), skip_nulls=False)).as_py()
+
+
+@wrong(
+    "6.2", "the row before the slice", case="a slice without the first row", says="The row before the slice"
+)
+def all_offsets(array, max_length=None):
+    offsets = np.frombuffer(array.buffers()[1], np.int32)[: array.offset + len(array) + 1]
+    return int(np.minimum(np.diff(offsets), np.inf if max_length is None else max_length).sum())
+
+
+@wrong("6.2", "a null row as long as the limit", case="a null row", says="skip_nulls=False")
+def nulls_skipped(array, max_length=None):
+    lengths = pc.list_value_length(array)
+    if max_length is not None:
+        lengths = pc.min_element_wise(lengths, max_length)
+    return pc.sum(lengths, min_count=0).as_py()
 
 
 @wrong("6.2", "a loop without null", case="a null row", says="leave it out of the sum")
-def loop(array):
-    return sum(len(row) for row in array.to_pylist())
+def loop(array, max_length=None):
+    return sum(len(row[:max_length]) for row in array.to_pylist())
 
 
 @wrong("6.2", "null is one token", case="a null row", says="It has none")
-def null_is_one(array):
-    return sum(1 if row is None else len(row) for row in array.to_pylist())
+def null_is_one(array, max_length=None):
+    return sum(1 if row is None else len(row[:max_length]) for row in array.to_pylist())
+
+
+@wrong("6.2", "differences of offsets", case="values behind a null row", says="that are nobody's")
+def differences(array, max_length=None):
+    lengths = np.diff(array.offsets.to_numpy())
+    return int(np.minimum(lengths, lengths if max_length is None else max_length).sum())
 
 
 @wrong("6.2", "sum of nothing", case="no rows", says="min_count=0")
-def nothing(array):
-    return pc.sum(pc.list_value_length(array)).as_py()
+def nothing(array, max_length=None):
+    return pc.sum(cut_lengths(array, max_length)).as_py()
 
 
-@right("6.2", "list_value_length")
-def by_length(array):
-    return pc.sum(pc.list_value_length(array)).as_py() or 0
+@right("6.2", "min_element_wise")
+def by_length(array, max_length=None):
+    return pc.sum(cut_lengths(array, max_length)).as_py() or 0
 
 
-@right("6.2", "flatten")
-def by_flatten(array):
-    return len(array.flatten())
+@right("6.2", "numpy")
+def by_numpy_lengths(array, max_length=None):
+    lengths = pc.list_value_length(array).fill_null(0).to_numpy()
+    return int(lengths.sum() if max_length is None else np.minimum(lengths, max_length).sum())
 
 
 @right("6.2", "a loop")
-def by_loop(array):
-    return sum(len(row or []) for row in array.to_pylist())
+def by_loop(array, max_length=None):
+    return sum(len((row or [])[:max_length]) for row in array.to_pylist())
 
 
 # 6.3 ------------------------------------------------------------------------------------------------------------------
 
 
-@wrong("6.3", "counts the masked", case="two rows", says="masked ones")
+def teaching(labels, mask):
+    lengths = pc.list_value_length(labels).fill_null(0).to_numpy()
+    return len(np.unique(np.repeat(np.arange(len(labels)), lengths)[np.asarray(mask.fill_null(False))]))
+
+
+def learned(labels, ignore_index):
+    return pc.not_equal(pc.list_flatten(labels), ignore_index)
+
+
+def total(mask):
+    return pc.sum(mask, min_count=0).as_py()
+
+
+@wrong("6.3", "counts the masked", case="three rows", says="masked ones")
 def masked(labels, ignore_index=-100):
-    return pc.sum(pc.equal(labels.flatten(), ignore_index), min_count=0).as_py()
+    mask = learned(labels, ignore_index)
+    return total(pc.invert(mask)), len(labels) - teaching(labels, mask)
 
 
-@wrong("6.3", "counts all", case="two rows", says="all labels")
+@wrong("6.3", "counts all", case="three rows", says="all labels")
 def all_labels(labels, ignore_index=-100):
-    return len(labels.flatten())
+    return len(labels.flatten()), sum(not row for row in labels.to_pylist())
 
 
-@wrong("6.3", "returns a scalar", case="two rows", says=".as_py()")
+@wrong("6.3", "loses the label 0", case="three rows", says="The label 0 is lost")
+def truthy(labels, ignore_index=-100):
+    rows = [sum(bool(v) and v != ignore_index for v in row or []) for row in labels.to_pylist()]
+    return sum(rows), rows.count(0)
+
+
+@wrong("6.3", "the rows that teach", case="three rows", says="count the others")
+def rows_that_teach(labels, ignore_index=-100):
+    mask = learned(labels, ignore_index)
+    return total(mask), teaching(labels, mask)
+
+
+@wrong("6.3", "turned round", case="three rows", says="first the labels")
+def rows_first(labels, ignore_index=-100):
+    mask = learned(labels, ignore_index)
+    return len(labels) - teaching(labels, mask), total(mask)
+
+
+@wrong("6.3", "returns a scalar", case="three rows", says=".as_py()")
 def supervised_scalar(labels, ignore_index=-100):
-    return pc.sum(pc.not_equal(labels.flatten(), ignore_index), min_count=0)
+    mask = learned(labels, ignore_index)
+    return pc.sum(mask, min_count=0), len(labels) - teaching(labels, mask)
 
 
 @wrong("6.3", "counts in .values", case="a slice without the first row", says="only moves a window")
 def supervised_values(labels, ignore_index=-100):
-    return int((labels.values.to_numpy(zero_copy_only=False) != ignore_index).sum())
+    mask = learned(labels, ignore_index)
+    values = labels.values.to_numpy(zero_copy_only=False)
+    return int((values != ignore_index).sum()), len(labels) - teaching(labels, mask)
 
 
 @wrong("6.3", "-100 in the code", case="another ignore_index", says="parameter")
 def fixed(labels, ignore_index=-100):
-    return pc.sum(pc.not_equal(labels.flatten(), -100), min_count=0).as_py()
+    mask = learned(labels, -100)
+    return total(mask), len(labels) - teaching(labels, mask)
 
 
-@wrong("6.3", "nan != -100", case="a null label", says="nan != -100")
+@wrong("6.3", "nan != -100", case="null labels", says="nan != -100")
 def by_numpy(labels, ignore_index=-100):
-    return int((labels.flatten().to_numpy(zero_copy_only=False) != ignore_index).sum())
+    mask = labels.flatten().to_numpy(zero_copy_only=False) != ignore_index
+    return int(mask.sum()), len(labels) - teaching(labels, pa.array(mask))
 
 
-@wrong("6.3", "loops over a null row", case="a null row", says="flatten first")
+@wrong("6.3", "loops over a null row", case="a null row and an empty one", says="flatten first")
 def rows_loop(labels, ignore_index=-100):
-    return sum(v not in (None, ignore_index) for row in labels.to_pylist() for v in row)
+    rows = [sum(v not in (None, ignore_index) for v in row) for row in labels.to_pylist()]
+    return sum(rows), rows.count(0)
+
+
+@wrong("6.3", "only rows with labels", case="a null row and an empty one", says="from all rows")
+def rows_with_labels(labels, ignore_index=-100):
+    mask = learned(labels, ignore_index)
+    return total(mask), sum(bool(row) for row in labels.to_pylist()) - teaching(labels, mask)
+
+
+@wrong("6.3", "parent indices", case="values behind a null row", says="list_parent_indices doesn't")
+def parents(labels, ignore_index=-100):
+    mask = learned(labels, ignore_index)
+    rows = pc.list_parent_indices(labels).filter(mask)
+    return total(mask), len(labels) - len(rows.unique())
 
 
 @wrong("6.3", "sum of nothing", case="no rows", says="min_count=0")
 def sum_of_nothing(labels, ignore_index=-100):
-    return pc.sum(pc.not_equal(labels.flatten(), ignore_index)).as_py()
+    mask = learned(labels, ignore_index)
+    return pc.sum(mask).as_py(), len(labels) - teaching(labels, mask)
 
 
-@right("6.3", "list_flatten")
+@right("6.3", "numbers of rows")
 def flat(labels, ignore_index=-100):
-    return pc.sum(pc.not_equal(pc.list_flatten(labels), ignore_index)).as_py() or 0
+    mask = learned(labels, ignore_index)
+    return total(mask) or 0, len(labels) - teaching(labels, mask)
 
 
-@right("6.3", "a loop")
+@right("6.3", "a loop, as a list")
 def flat_loop(labels, ignore_index=-100):
-    return sum(v is not None and v != ignore_index for v in labels.flatten().to_pylist())
+    rows = [sum(v is not None and v != ignore_index for v in row or []) for row in labels.to_pylist()]
+    return [sum(rows), rows.count(0)]
 
 
-@right("6.3", "numpy without nulls")
-def dropped_nulls(labels, ignore_index=-100):
-    return int(np.count_nonzero(labels.flatten().drop_null().to_numpy() != ignore_index))
+@right("6.3", "row by row in Arrow")
+def counted_by_row(labels, ignore_index=-100):
+    counts = [0 if row.values is None else total(pc.not_equal(row.values, ignore_index)) for row in labels]
+    return sum(counts), counts.count(0)
 
 
 # 6.4 ------------------------------------------------------------------------------------------------------------------
@@ -479,11 +559,6 @@ def without_floats(rows, batch_size, accumulation, world_size, epochs):
 # Statements of the texts, and what ignores them -------------------------------------------------------------------------
 
 
-@wrong("6.3", "0 is lost", case="two rows", says="label 0 is lost")
-def zero_is_lost(labels, ignore_index=-100):
-    return sum(1 for r in labels.to_pylist() if r for v in r if v and v != ignore_index)
-
-
 @wrong("6.4", "null labels count", case="a null label", says="Count as in 6.3")
 def null_labels(dataset):
     t = s = 0
@@ -525,11 +600,14 @@ ANSWERS.statements(
 ANSWERS.statements(
     "6.2",
     {
-        "tokens, not rows": rows,
+        "cut to max_length": uncut,
+        "not dropped": dropped,
         "an int": scalar,
-        "of this slice": values,
-        "not what lies behind a null row": span,
+        "None: nothing is cut": limit_is_null,
+        "of this slice": all_offsets,
+        "not what lies behind a null row": differences,
         "null rows have none": null_is_one,
+        "whatever the limit": nulls_skipped,
         "and don't fail": loop,
         "no rows, 0": nothing,
     },
@@ -539,13 +617,17 @@ ANSWERS.statements(
     {
         "not ignore_index": masked,
         "only labels that aren't": all_labels,
-        "an int": supervised_scalar,
+        "rows without": rows_that_teach,
+        "(labels, rows)": rows_first,
+        "ints": supervised_scalar,
         "of this slice": supervised_values,
         "ignore_index is a parameter": fixed,
         "nor null": by_numpy,
-        "0 is a label": zero_is_lost,
+        "0 is a label": truthy,
         "null rows": rows_loop,
-        "no rows, 0": sum_of_nothing,
+        "null and empty rows are rows without": rows_with_labels,
+        "not what lies behind a null row": parents,
+        "no rows, (0, 0)": sum_of_nothing,
     },
 )
 ANSWERS.statements(

@@ -21,14 +21,20 @@ def row_lengths(offsets: Sequence[int]) -> list[int]:
     return np.diff(offsets).tolist()
 
 
-def count_list_tokens(array: pa.Array) -> int:
-    """Count the tokens of a list array."""
-    return pc.sum(pc.list_value_length(array), min_count=0).as_py()
+def tokens_within(array: pa.Array, max_length: int | None = None) -> int:
+    """Count the tokens of a list array whose rows are cut to max_length (None: not cut)."""
+    lengths = pc.list_value_length(array)
+    if max_length is not None:
+        lengths = pc.min_element_wise(lengths, max_length, skip_nulls=False)
+    return pc.sum(lengths, min_count=0).as_py()
 
 
-def count_supervised(labels: pa.Array, ignore_index: int = -100) -> int:
-    """Count the labels of a list array that are neither ignore_index nor null."""
-    return pc.sum(pc.not_equal(pc.list_flatten(labels), ignore_index), min_count=0).as_py()
+def learned_labels(labels: pa.Array, ignore_index: int = -100) -> tuple[int, int]:
+    """Count the labels of a list array that are neither ignore_index nor null, and the rows that have none of them."""
+    lengths = np.asarray(pc.list_value_length(labels).fill_null(0))
+    learned = np.asarray(pc.not_equal(pc.list_flatten(labels), ignore_index).fill_null(False))
+    rows = np.repeat(np.arange(len(labels)), lengths)[learned]
+    return int(learned.sum()), len(labels) - len(np.unique(rows))
 
 
 def count_dataset(dataset: Any) -> tuple[int, int]:
@@ -250,26 +256,29 @@ EXERCISES = (
     ),
     Exercise(
         "6.2",
-        "tokens of a list array",
-        count_list_tokens,
+        "tokens within a limit",
+        tokens_within,
         level="core",
         difficulty=3,
         importance=5,
-        minutes=10,
+        minutes=12,
         hints=(
-            "Ask the rows for their lengths, not the buffers.",
-            "Take the length of each list value: it keeps to a slice's window and gives null for null"
-            " rows. Sum what isn't null, and mind the sum over nothing.",
+            "No value need be read: cutting changes lengths. What is the length of a null row, and what becomes of it?",
+            "Take the length of each list value (null for null rows, and a slice keeps its window), then the smaller "
+            "of it and the limit, so that null stays null, and sum. Mind the sum over nothing.",
         ),
         lesson="The draft breaks",
         cases=(
             Case(
-                "three rows",
-                lambda: (pa.array([[1], [2, 3], [4, 5, 6]]),),
-                "Add up the lengths of the rows: 1 + 2 + 3.",
-                expected=6,
+                "three rows, at most 2",
+                lambda: (pa.array([[1], [2, 3], [4, 5, 6]]), 2),
+                "The rows keep 1, 2 and 2 tokens.",
+                expected=5,
                 mistakes=(
-                    Mistake(3, "That is the number of rows. Each row holds several tokens."),
+                    Mistake(6, "Nothing is cut: the last row has 3 tokens and keeps 2."),
+                    Mistake(
+                        3, "The long row is dropped, or rows are counted. It is cut: 2 of its tokens stay."
+                    ),
                     Mistake(
                         lambda got: isinstance(got, pa.Scalar),
                         "That is an Arrow scalar, not a Python number: .as_py() turns it into one.",
@@ -277,26 +286,38 @@ EXERCISES = (
                 ),
             ),
             Case(
+                "no limit",
+                lambda: (pa.array([[1], [2, 3], [4, 5, 6]]),),
+                "With max_length=None nothing is cut: 1 + 2 + 3.",
+                expected=6,
+                mistakes=(
+                    Mistake(_is_none, "The smaller one of a length and None is null: leave the limit out."),
+                ),
+            ),
+            Case(
                 "a slice without the first row",
-                lambda: (pa.array([[1], [2, 3], [4, 5, 6]])[1:],),
-                "The slice holds the rows [2, 3] and [4, 5, 6].",
+                lambda: (pa.array([[1, 2, 3], [4, 5], [6, 7, 8, 9]])[1:], 3),
+                "The slice holds rows of 2 and of 4 tokens; they keep 2 and 3.",
                 expected=5,
                 mistakes=(
                     Mistake(
-                        6,
-                        ".values, and the last offset, are those of the whole array: a slice only moves a window over "
-                        "them. .flatten() and list_value_length keep to the window.",
+                        8,
+                        "The row before the slice is counted too: .values and .offsets show more than the slice. "
+                        "list_value_length keeps to its window.",
                     ),
                 ),
             ),
             Case(
                 "a null row",
-                lambda: (pa.array([[1, 2], None, [], [3]]),),
-                "A null row has no tokens. pyarrow.compute.list_value_length gives null there, which sum leaves out.",
+                lambda: (pa.array([[1, 2], None, [], [3]]), 4),
+                "A null row has no tokens, whatever the limit.",
                 expected=3,
                 mistakes=(
+                    Mistake(_is_none, "A null row has no length: leave it out of the sum."),
                     Mistake(
-                        _is_none, "A null row became None, which has no length: leave it out of the sum."
+                        7,
+                        "The null row counts as 4 tokens: min_element_wise passes nulls over, so the limit is the smaller "
+                        "one. With skip_nulls=False null stays null.",
                     ),
                     Mistake(4, "The null row is counted as one token. It has none."),
                 ),
@@ -307,26 +328,27 @@ EXERCISES = (
                     pa.ListArray.from_arrays(
                         [0, 2, 4, 5], [1, 2, 3, 4, 5], mask=pa.array([False, True, False])
                     ),
+                    1,
                 ),
-                "The middle row is null although two values lie behind it: they are nobody's.",
-                expected=3,
+                "The middle row is null although two values lie behind it; the others keep one token each.",
+                expected=2,
                 mistakes=(
                     Mistake(
-                        5,
-                        "The last offset minus the first counts also the values that lie behind a null row. Ask the "
-                        "rows for their lengths.",
+                        3,
+                        "Differences of offsets give the null row a length too: values lie behind it that are nobody's. "
+                        "Ask the rows for their lengths.",
                     ),
                 ),
             ),
             Case(
                 "offsets of 64 bits",
-                lambda: (pa.array([[1], [2, 3]], pa.large_list(pa.int64())),),
+                lambda: (pa.array([[1], [2, 3]], pa.large_list(pa.int64())), 1),
                 "A large_list is the same with offsets of 64 bits.",
-                expected=3,
+                expected=2,
             ),
             Case(
                 "no rows",
-                lambda: (pa.array([], pa.list_(pa.int64())),),
+                lambda: (pa.array([], pa.list_(pa.int64())), 8),
                 "No rows hold 0 tokens.",
                 expected=0,
                 mistakes=(
@@ -337,45 +359,48 @@ EXERCISES = (
     ),
     Exercise(
         "6.3",
-        "supervised labels",
-        count_supervised,
+        "labels and rows that teach",
+        learned_labels,
         level="core",
-        difficulty=3,
+        difficulty=4,
         importance=5,
-        minutes=10,
+        minutes=15,
         hints=(
-            "Lay the lists end to end first. What does a comparison make of a null?",
-            "Flatten (which keeps to the window and leaves null rows out), compare each label with "
-            "ignore_index, and count what is true; a null is neither true nor false. Nothing sums to "
-            "0.",
+            "Lay the lists end to end first. What does a comparison make of a null? And which row did a label come from?",
+            "Flatten, compare each label with ignore_index, and count what is true; a null is neither true nor false. "
+            "The rows' lengths say which row a flattened label is of: repeat each row's number as often as it has labels "
+            "(0 times where it is null), keep those of labels that are learned from, and see how many rows are left over.",
         ),
         lesson="The draft breaks",
         cases=(
             Case(
-                "two rows",
-                lambda: (pa.array([[-100, -100, 0], [-100, 9]]),),
-                "0 and 9 are learned from, the three -100 are not.",
-                expected=2,
+                "three rows",
+                lambda: (pa.array([[-100, -100, 0], [-100, 9, 9], [-100]]),),
+                "0, 9 and 9 are learned from; the last row has none of them.",
+                expected=(3, 1),
                 mistakes=(
                     Mistake(
-                        1, "The label 0 is lost: it is a token like any other, only ignore_index is left out."
+                        (2, 2),
+                        "The label 0 is lost: it is a token like any other, only ignore_index is left out.",
                     ),
-                    Mistake(3, "Those are the masked ones: count the labels that are not -100."),
-                    Mistake(5, "Those are all labels: leave out the -100."),
+                    Mistake((4, 1), "Those are the masked ones: count the labels that are not -100."),
+                    Mistake((7, 0), "Those are all labels: leave out the -100."),
+                    Mistake((3, 2), "Those are the rows that have such labels: count the others."),
+                    Mistake((1, 3), "The order is turned round: first the labels, then the rows."),
                     Mistake(
-                        lambda got: isinstance(got, pa.Scalar),
+                        lambda got: isinstance(got[0], pa.Scalar),
                         "That is an Arrow scalar, not a Python number: .as_py() turns it into one.",
                     ),
                 ),
             ),
             Case(
                 "a slice without the first row",
-                lambda: (pa.array([[1, 2, 3], [-100, 4], [5]])[1:],),
-                "The slice holds the labels -100, 4 and 5.",
-                expected=2,
+                lambda: (pa.array([[1, 2, 3], [-100, 4], [5], [-100]])[1:],),
+                "The slice holds the labels -100, 4, 5 and -100, in three rows.",
+                expected=(2, 1),
                 mistakes=(
                     Mistake(
-                        5,
+                        lambda got: got[0] == 5,
                         ".values are those of the whole array: a slice only moves a window over them. .flatten() keeps "
                         "to the window.",
                     ),
@@ -383,40 +408,61 @@ EXERCISES = (
             ),
             Case(
                 "another ignore_index",
-                lambda: (pa.array([[0, 0, 7], [-100, 9]]), 0),
+                lambda: (pa.array([[0, 0, 7], [-100, 9], [0]]), 0),
                 "Here 0 means masked, and -100 is a label like any other.",
-                expected=3,
-                mistakes=(Mistake(4, "ignore_index is a parameter: don't write -100 into the function."),),
+                expected=(3, 1),
+                mistakes=(
+                    Mistake((5, 0), "ignore_index is a parameter: don't write -100 into the function."),
+                ),
             ),
             Case(
-                "a null label",
-                lambda: (pa.array([[-100, None, 3]]),),
+                "null labels",
+                lambda: (pa.array([[-100, None, 3], [None, -100]]),),
                 "A null is neither -100 nor a label to learn from.",
-                expected=1,
+                expected=(1, 1),
                 mistakes=(
                     Mistake(
-                        2,
-                        "The null is counted as supervised: as a numpy float it is nan, and nan != -100 is true; as a "
+                        lambda got: got[0] == 3,
+                        "A null is counted as supervised: as a numpy float it is nan, and nan != -100 is true; as a "
                         "Python None likewise. Arrow's not_equal gives null there, which sum leaves out.",
                     ),
                 ),
             ),
             Case(
-                "a null row",
-                lambda: (pa.array([[5, 6], None, [-100]]),),
-                "A null row has no labels.",
-                expected=2,
+                "a null row and an empty one",
+                lambda: (pa.array([[5, 6], None, [-100], []]),),
+                "Neither has a label: with the row of -100 they are three rows that teach nothing.",
+                expected=(2, 3),
                 mistakes=(
                     Mistake(_is_none, "A null row became None, which can't be looped over: flatten first."),
+                    Mistake(
+                        lambda got: got[0] == 2,
+                        "Null and empty rows have no labels, so no flattened label names them. Take the rows that teach "
+                        "from all rows.",
+                    ),
                 ),
+            ),
+            Case(
+                "values behind a null row",
+                lambda: (
+                    pa.ListArray.from_arrays(
+                        [0, 2, 4, 5], [-100, 2, 3, 4, -100], mask=pa.array([False, True, False])
+                    ),
+                ),
+                "The middle row is null although two values lie behind it: they are nobody's. list_flatten leaves them out; "
+                "list_parent_indices doesn't.",
+                expected=(1, 2),
             ),
             Case(
                 "no rows",
                 lambda: (pa.array([], pa.list_(pa.int64())),),
-                "No rows hold 0 supervised labels.",
-                expected=0,
+                "No rows hold 0 labels, and none of them is without.",
+                expected=(0, 0),
                 mistakes=(
-                    Mistake(_is_none, "pyarrow.compute.sum of nothing is null. With min_count=0 it is 0."),
+                    Mistake(
+                        lambda got: got[0] is None,
+                        "pyarrow.compute.sum of nothing is null. With min_count=0 it is 0.",
+                    ),
                 ),
             ),
         ),

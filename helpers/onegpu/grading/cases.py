@@ -433,7 +433,7 @@ _DRAWS: dict[str, Callable[[Random], tuple]] = {
     "5.8": _run,
     "5.9": lambda r: (r.choice((3, 5, 7, 8)),),
     "6.1": lambda r: (sorted(r.randint(3, 60) for _ in range(7)),),
-    "6.2": lambda r: (_array(r),),
+    "6.2": lambda r: (_array(r), r.randint(2, 5)),
     "6.3": lambda r: (_label_array(r),),
     "6.4": _dataset,
     "6.5": lambda r: (*_whole(r, (10, 9999), (10_000, 99_999)), r.choice((16, 32, 64)), r.choice((32, 64))),

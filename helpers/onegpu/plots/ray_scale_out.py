@@ -11,7 +11,7 @@ from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Patch
 from matplotlib.ticker import PercentFormatter
 
 from onegpu.plots.base import COLOURS, HATCHES, LINES, MARKERS, captioned, figure
-from onegpu.plots.drawing import TINTS, box, canvas, strip
+from onegpu.plots.drawing import TINTS, arrow, box, canvas, strip
 
 
 def _boxes(
@@ -371,3 +371,54 @@ def scaling(curves: Mapping[str, Sequence[Any]]) -> Figure:
     last = ", ".join(f"{name}: {points[-1].efficiency:.0%}" for name, points in curves.items())
     most = max(points[-1].workers for points in curves.values())
     return captioned(fig, f"In the model, the share of a step that computes at {most:,} workers is, {last}.")
+
+
+def checkpoints(steps: int = 10, save_every: int = 3, killed: int = 7) -> Figure:
+    """Draw a run of a worker that is killed during a step, and its next start from the newest checkpoint.
+
+    Parameters
+    ----------
+    steps
+        Of the run, numbered from 0.
+    save_every
+        Steps between two checkpoints; the last step has one too.
+    killed
+        The step that isn't done any more.
+
+    Examples
+    --------
+    >>> checkpoints().onegpu_caption
+    'Checkpoints of 3, 6, 9 and 10 steps. Killed in step 7, the worker begins again with step 6, so 1 step is done twice.'
+    """
+    saved = [n for n in range(1, steps + 1) if n % save_every == 0 or n == steps]
+    begin = max((n for n in saved if n <= killed), default=0)
+    fig, axes = canvas("Killed once", 3.3 + steps, 4.7)
+
+    def row(y: float, name: str, first: int, last: int, twice: range) -> None:
+        axes.text(2.2, y + 0.35, name, ha="right", va="center", fontsize=9)
+        for step in range(first, last):
+            box(axes, 2.5 + step, y, 0.92, 0.7, str(step), 3 if step in twice else 2, 9)
+        for n in saved:
+            if first < n <= last:
+                axes.plot(
+                    [2.46 + n] * 2,
+                    [y - 0.55, y + 0.8],
+                    color=COLOURS[0],
+                    linestyle="-",
+                    marker="",
+                    linewidth=1.6,
+                )
+                axes.text(2.46 + n, y - 0.6, f"{n} done", ha="center", va="top", fontsize=8.5)
+
+    row(3.6, "first start", 0, killed, range(begin, killed))
+    box(axes, 2.5 + killed, 3.6, 0.92, 0.7, "killed", 1, 9, linestyle="--")
+    row(1.0, "second start", begin, steps, range(begin, killed))
+    arrow(axes, (2.46 + begin, 2.55), (2.6 + begin, 1.8), colour=0)
+    axes.text(2.3 + begin, 2.2, "newest checkpoint", ha="right", va="center", fontsize=9)
+    listed = ", ".join(map(str, saved[:-1])) + f" and {saved[-1]}" if saved[1:] else str(saved[0])
+    lost = killed - begin
+    return captioned(
+        fig,
+        f"Checkpoints of {listed} steps. Killed in step {killed}, the worker begins again with step {begin}, so {lost} "
+        f"{'step is' if lost == 1 else 'steps are'} done twice.",
+    )

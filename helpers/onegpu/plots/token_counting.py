@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from onegpu.plots.base import COLOURS, HATCHES, bars, captioned, figure, label_bars
+from onegpu.plots.drawing import arrow, box, canvas
 from onegpu.token_counting import TokenCounts, TrainingSteps
 from onegpu.token_counting.columns import list_rows
 
@@ -292,3 +293,101 @@ def _finish(axes: Axes, width: int, names: list[str]) -> None:
     axes.tick_params(axis="y", length=0)
     axes.grid(visible=False)
     axes.spines["left"].set_visible(False)
+
+
+def operations() -> Figure:
+    """Draw the three products of a layer with N weights for one token: forward, and the two of the backward pass.
+
+    Examples
+    --------
+    >>> operations().axes[0].get_title(loc="left")
+    'Three products with the same N weights'
+    """
+    made, axes = canvas("Three products with the same N weights", 13.2, 3.3)
+    panels = (
+        ("forward\n2N operations", "W", "x", "y", 0),
+        ("back, gradients of the activations\n2N operations", "W", "dx", "dy", 2),
+        ("back, gradients of the weights\n2N operations, none where frozen", "dW", "x", "dy", 1),
+    )
+    for k, (title, inside, left, right, colour) in enumerate(panels):
+        x = 0.2 + 4.4 * k
+        axes.text(x + 2.0, 3.25, title, ha="center", va="top", fontsize=10, linespacing=1.4)
+        box(axes, x + 1.3, 0.7, 1.4, 1.4, inside, colour, 13, linestyle="--" if k == 2 else "-")
+        for place, name in ((x + 0.25, left), (x + 3.75, right)):
+            axes.text(place, 1.4, name, ha="center", va="center", fontsize=12, style="italic")
+        inwards, outwards = ((x + 0.55, 1.4), (x + 1.25, 1.4)), ((x + 2.75, 1.4), (x + 3.45, 1.4))
+        arrow(axes, *(inwards if k != 1 else inwards[::-1]), colour=colour)
+        arrow(axes, *(outwards if k == 0 else outwards[::-1]), colour=colour)
+    axes.text(
+        11.0, 0.35, "stays a gradient: nothing goes on from here", ha="center", fontsize=9, color="#333333"
+    )
+    return captioned(
+        made,
+        "Forward, x goes through the weights W and comes out as y. Going back, the gradient dy goes through W the other way and "
+        "becomes dx, which the layer below needs; and x times dy is the gradient dW. Each product takes 2N operations a token. "
+        "Frozen weights need no dW, so 4N are left.",
+    )
+
+
+def cut_rows(labels: Sequence[Sequence[int] | None], max_length: int, ignore_index: int = -100) -> Figure:
+    """Draw rows of labels, what a limit cuts off, and which rows still have a label to learn from.
+
+    Parameters
+    ----------
+    labels
+        Of each row; None for a null row.
+    max_length
+        Tokens that stay.
+    ignore_index
+        Marks a label that isn't learned from.
+
+    Examples
+    --------
+    >>> cut_rows([[-100, 7, 8], [-100, -100, 9], None], 2).onegpu_caption
+    '3 rows, cut to 2 tokens: 4 of 6 tokens stay, 1 of 3 labels, and 2 rows have none left to learn from.'
+    """
+    rows = [list(row) if row is not None else [] for row in labels]
+    longest = max(map(len, rows))
+    made, axes = canvas(f"Cut to {max_length} tokens", 5.0 + longest, 0.8 + 0.85 * len(rows))
+    kept = learned = idle = 0
+    for number, row in enumerate(rows):
+        y = 0.2 + 0.85 * (len(rows) - 1 - number)
+        axes.text(1.2, y + 0.33, f"row {number}", ha="right", va="center", fontsize=9)
+        teaches = 0
+        for place, label in enumerate(row):
+            stays, counts = place < max_length, label != ignore_index
+            teaches += stays and counts
+            spot = (1.5 + place, y, 0.9, 0.66)
+            box(
+                axes,
+                *spot,
+                str(label),
+                (2 if counts else 0) if stays else 5,
+                9,
+                linestyle="-" if stays else ":",
+            )
+        if labels[number] is None:
+            axes.text(1.55, y + 0.33, "null: no tokens", va="center", fontsize=9, color="#333333")
+        kept, learned, idle = kept + min(len(row), max_length), learned + teaches, idle + (not teaches)
+        said = f"{teaches} to learn from" if teaches else "teaches nothing"
+        axes.text(
+            1.8 + longest, y + 0.33, said, va="center", fontsize=9, fontweight="normal" if teaches else "bold"
+        )
+    limit = 1.45 + max_length
+    axes.plot(
+        [limit, limit],
+        [0.05, 0.85 * len(rows) + 0.1],
+        color=COLOURS[1],
+        linestyle="--",
+        marker="",
+        linewidth=1.6,
+    )
+    axes.text(
+        limit, 0.85 * len(rows) + 0.2, "max_length", ha="center", va="bottom", fontsize=9, color="#8a2f1c"
+    )
+    wanted = sum(label != ignore_index for row in rows for label in row)
+    return captioned(
+        made,
+        f"{len(rows)} rows, cut to {max_length} tokens: {kept} of {sum(map(len, rows))} tokens stay, {learned} of {wanted} labels, "
+        f"and {idle} rows have none left to learn from.",
+    )

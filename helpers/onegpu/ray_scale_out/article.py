@@ -2,7 +2,7 @@
 
 Loader actors and trainer actors, as in the article, on a linear model with two weights. What is kept: a loader
 that makes a new iterator at each call, an optimizer that was made by the driver and travelled beside the model, no word
-between the trainers, and a driver that waits for each call. ``mended`` is the same with actors that do work.
+between the trainers, and a driver that waits for each call. Lesson 08 mends it.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class Loader:
     """The article's loader: ``next(iter(...))`` starts from the beginning at each call."""
 
     def __init__(self, rows: Sequence[Any], batch_size: int):
-        import torch
-
-        self.dataloader = torch.utils.data.DataLoader(as_tensors(rows), batch_size=batch_size)
+        # A list of batches does as well as a DataLoader here, and its process needn't import torch.
+        numbered = list(enumerate(rows))
+        self.dataloader = [numbered[i : i + batch_size] for i in range(0, len(numbered), batch_size)]
 
     def get_next_batch(self) -> Any:
         """Return the next batch, or so it says."""
@@ -66,7 +66,10 @@ class Trainer:
 
     def train_step(self, batch: Any) -> float:
         """Compute a loss, its gradients, and step the optimizer: of whatever parameters it has."""
-        _, x, y = batch
+        import torch
+
+        x = torch.tensor([x for _, (x, _) in batch])
+        y = torch.tensor([[y] for _, (_, y) in batch])
         loss = (self.model(x) - y).pow(2).mean()
         loss.backward()
         self.optimizer.step()
@@ -141,7 +144,7 @@ def run_article(rows: Sequence[Any], batch_size: int = 4, calls: int = 5, actors
             if batch is None:
                 ended = True
                 break
-            batches[i].append(batch[0].tolist())
+            batches[i].append([number for number, _ in batch])
             losses[i].append(ray.get(trainers[i].train_step.remote(batch)))
     return ArticleRun(
         batches,
@@ -151,106 +154,6 @@ def run_article(rows: Sequence[Any], batch_size: int = 4, calls: int = 5, actors
         all(ray.get([t.optimizer_has_this_model.remote() for t in trainers])),
         ended,
     )
-
-
-class WorkingLoader:
-    """One iterator, kept: each row of this shard once, then None."""
-
-    def __init__(self, rows: Sequence[Any], batch_size: int, rank: int, workers: int):
-        mine = list(rows)[rank::workers]
-        self.all_batches = [mine[i : i + batch_size] for i in range(0, len(mine), batch_size)]
-        self.batches = iter(self.all_batches)
-
-    def start_epoch(self) -> None:
-        """Begin again with the first row."""
-        self.batches = iter(self.all_batches)
-
-    def get_next_batch(self) -> Any:
-        """Return the next batch, None when the rows are over."""
-        return next(self.batches, None)
-
-
-class WorkingTrainer:
-    """Makes its own optimizer, from the parameters it has, and hands gradients out before it steps."""
-
-    def __init__(self, model: torch.nn.Module, lr: float):
-        import torch
-
-        self.model = model
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=lr)
-
-    def gradients(self, batch: Any) -> tuple[list[torch.Tensor], float, int]:
-        """Return the gradients of the summed loss, the summed loss, and the number of rows; zeros without a batch."""
-        import torch
-
-        self.optimizer.zero_grad()
-        if batch is None:
-            return [torch.zeros_like(p) for p in self.model.parameters()], 0.0, 0
-        x, y = torch.tensor([x for x, _ in batch]), torch.tensor([[y] for _, y in batch])
-        loss = (self.model(x) - y).pow(2).sum()
-        loss.backward()
-        return [p.grad.clone() for p in self.model.parameters()], loss.item(), len(x)
-
-    def step(self, gradients: Sequence[torch.Tensor]) -> list[float]:
-        """Step with the gradients that all workers agreed on; return the weights."""
-        for parameter, gradient in zip(self.model.parameters(), gradients, strict=True):
-            parameter.grad = gradient.clone()
-        self.optimizer.step()
-        return self.model.weight.detach()[0].tolist()
-
-
-def average_gradients(sums: Sequence[Sequence[torch.Tensor]], counts: Sequence[int]) -> list[torch.Tensor]:
-    """Return the gradient of the mean loss over the rows (or tokens) of all workers.
-
-    Parameters
-    ----------
-    sums
-        For each worker the gradients of its *summed* loss, one tensor a parameter.
-    counts
-        For each worker how many rows or supervised tokens its sum is over; 0 is fine.
-
-    Raises
-    ------
-    ValueError
-        If no worker had anything.
-
-    Examples
-    --------
-    >>> import torch
-    >>> average_gradients([[torch.tensor([2.0])], [torch.tensor([4.0])]], [1, 2])
-    [tensor([2.])]
-    """
-    total = sum(counts)
-    if total == 0:
-        raise ValueError("no worker had a row: there is no mean over nothing")
-    return [sum(parts) / total for parts in zip(*sums, strict=True)]
-
-
-def run_mended(
-    rows: Sequence[Any], batch_size: int = 2, workers: int = 2, epochs: int = 1, lr: float = 0.1
-) -> tuple[list[float], list[list[float]]]:
-    """Train with actors that do work; return the loss of each step and each actor's weights at the end."""
-    import ray
-
-    model = two_weights()
-    trainers = [ray.remote(num_cpus=0.1)(WorkingTrainer).remote(model, lr) for _ in range(workers)]
-    loaders = [
-        ray.remote(num_cpus=0.1)(WorkingLoader).remote(rows, batch_size, rank, workers)
-        for rank in range(workers)
-    ]
-    losses, weights = [], []
-    for _ in range(epochs):
-        ray.get([loader.start_epoch.remote() for loader in loaders])
-        while True:
-            # All loaders at once, then all trainers at once: one wait a round, not one a call.
-            batches = ray.get([loader.get_next_batch.remote() for loader in loaders])
-            if all(batch is None for batch in batches):
-                break
-            results = ray.get([t.gradients.remote(b) for t, b in zip(trainers, batches, strict=True)])
-            gradients = average_gradients([r[0] for r in results], [r[2] for r in results])
-            losses.append(sum(r[1] for r in results) / sum(r[2] for r in results))
-            weights = ray.get([t.step.remote(gradients) for t in trainers])
-    return losses, weights
 
 
 def run_in_one_process(

@@ -39,13 +39,15 @@ QUIET = {
     "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
 }
 # Set before a Ray is started here, where asking often costs nothing and no machine is taken back by its owner. The first
-# is how often Ray Train looks for new checkpoints and for the end of a run (2 s by itself), in seconds. The last is the
+# is how often Ray Train looks for new checkpoints and for the end of a run (2 s by itself), in seconds. Niceness is the
 # priority of workers: Ray's own 15 gives them what everything else on the machine leaves over, and on two cores with one
-# busy program that is next to nothing.
+# busy program that is next to nothing. And a process with nothing to do waits for a minute instead of a second: the next
+# task or actor takes it, with all that it has imported.
 LOCAL = {
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
     "RAY_worker_niceness": "0",
+    "RAY_idle_worker_killing_time_threshold_ms": "60000",
 }
 LOGGERS = ("ray", "ray.data", "ray.train", "ray.serve", "ray.tune")
 
@@ -189,6 +191,7 @@ def local_ray(
     with contextlib.ExitStack() as stack:
         if not log_to_driver:
             stack.enter_context(_no_notices(ray))
+            stack.enter_context(_no_log_monitor(ray))
         if address is None:
             _set_missing(LOCAL)
             with _quick_start(stack):
@@ -262,6 +265,18 @@ def _no_notices(ray: Any) -> Iterator[None]:
         yield
     finally:
         module.print_to_stdstream = kept
+
+
+@contextlib.contextmanager
+def _no_log_monitor(ray: Any) -> Iterator[None]:
+    """Start a Ray without the process that reads the workers' log files: it passes on what nobody is to see."""
+    node = ray._private.node.Node
+    kept = node.start_log_monitor
+    node.start_log_monitor = lambda self: None
+    try:
+        yield
+    finally:
+        node.start_log_monitor = kept
 
 
 def worker_environment() -> dict[str, str]:

@@ -13,6 +13,7 @@ import functools
 import hashlib
 import itertools
 import json
+import pickle
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -233,21 +234,36 @@ def count_window(window: Window, recipe: Recipe) -> dict[str, Any]:
 # The same stages on Arrow tables, as Ray Data calls them: a batch is one window.
 
 
-def tokenize_batch(batch: pa.Table, recipe: Recipe) -> pa.Table:
+def sealed(recipe: Recipe) -> bytes:
+    """Pickle a recipe, to be opened where a batch is: several of Ray's processes carry stages and run none.
+
+    Its tokenizer would make each of them import transformers.
+    """
+    return pickle.dumps(recipe)
+
+
+@functools.lru_cache(maxsize=4)
+def opened(recipe: bytes) -> Recipe:
+    """Return a sealed recipe, once a process."""
+    return pickle.loads(recipe)
+
+
+def tokenize_batch(batch: pa.Table, recipe: bytes) -> pa.Table:
     """Stage 1: windows to tokenized windows."""
-    done = [tokenize_window(Window(**row), recipe) for row in batch.to_pylist()]
+    done = [tokenize_window(Window(**row), opened(recipe)) for row in batch.to_pylist()]
     return pa.Table.from_pylist(done, TOKENIZED)
 
 
-def pack_batch(batch: pa.Table, recipe: Recipe) -> pa.Table:
+def pack_batch(batch: pa.Table, recipe: bytes) -> pa.Table:
     """Stage 2: tokenized windows to packed rows."""
-    done = [row for window in batch.to_pylist() for row in pack_window(window, recipe)]
+    done = [row for window in batch.to_pylist() for row in pack_window(window, opened(recipe))]
     return pa.Table.from_pylist(done, PACKED)
 
 
-def count_batch(batch: pa.Table, recipe: Recipe) -> pa.Table:
+def count_batch(batch: pa.Table, recipe: bytes) -> pa.Table:
     """Instead of both: windows to their figures."""
-    return pa.Table.from_pylist([count_window(Window(**row), recipe) for row in batch.to_pylist()], COUNTED)
+    done = [count_window(Window(**row), opened(recipe)) for row in batch.to_pylist()]
+    return pa.Table.from_pylist(done, COUNTED)
 
 
 def to_table(found: Sequence[Window]) -> pa.Table:
@@ -299,8 +315,8 @@ def packed_dataset(
     stage = {"batch_size": 1, "batch_format": "pyarrow", "num_cpus": num_cpus, "concurrency": at_most}
     packed = (
         window_dataset(found, blocks)
-        .map_batches(functools.partial(tokenize_batch, recipe=recipe), **stage)
-        .map_batches(functools.partial(pack_batch, recipe=recipe), **stage)
+        .map_batches(functools.partial(tokenize_batch, recipe=sealed(recipe)), **stage)
+        .map_batches(functools.partial(pack_batch, recipe=sealed(recipe)), **stage)
         .repartition(target_num_rows_per_block=1)
     )
     packed.context.execution_options.preserve_order = True
@@ -376,7 +392,7 @@ def _figures(
         figures = (
             window_dataset(found)
             .map_batches(
-                functools.partial(count_batch, recipe=recipe),
+                functools.partial(count_batch, recipe=sealed(recipe)),
                 batch_size=1,
                 batch_format="pyarrow",
                 num_cpus=num_cpus,

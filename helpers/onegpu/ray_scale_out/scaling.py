@@ -2,7 +2,7 @@
 
 The model has three clocks: computing (does not shrink, each worker has its own batch), averaging gradients over the
 network (grows a little with the workers), and preparing rows (CPUs share it). Every number is an assumption that you
-can see and change; nothing in it is measured on such a cluster.
+can see and change; nothing in it is measured on such a cluster. ``two_workers`` is what was measured, on one machine.
 
 Source: the ring of two sweeps, reduce-scatter and all-gather, moves ``2 (n - 1) / n`` of the gradient through each
 worker's link (Patarasuk and Yuan, 2009).
@@ -10,8 +10,11 @@ worker's link (Patarasuk and Yuan, 2009).
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
 
 import numpy as np
 
@@ -223,3 +226,21 @@ class ScalingModel:
     ) -> list[ScalingPoint]:
         """Predict one step for each number of workers."""
         return [self.at(n) for n in workers]
+
+
+def two_workers() -> dict[str, Any]:
+    """Return what ``tests/benchmarks/ray_scale_out.py`` measured on one machine: the real model with one and two workers.
+
+    Returns
+    -------
+    dict
+        ``runs`` has for 1 and 2 workers, on idle cores and beside a busy program, the ``seconds`` of a step, the ``tokens``
+        that a worker has in it. ``gradient_bytes``, ``bytes_per_second`` (of
+        averaging) and ``rows_tokens_per_second`` (of one CPU that prepares rows) are what ``ScalingModel`` takes.
+
+    Examples
+    --------
+    >>> [(run["beside"], run["workers"]) for run in two_workers()["runs"]]
+    [('idle', 1), ('idle', 2), ('busy', 1), ('busy', 2)]
+    """
+    return json.loads(files(__package__).joinpath("two_workers.json").read_text(encoding="utf-8"))

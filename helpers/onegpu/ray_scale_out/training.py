@@ -22,6 +22,7 @@ import numpy as np
 from onegpu import data, models
 from onegpu.ray_scale_out.bottleneck import StepTimes
 from onegpu.ray_scale_out.cluster import data_cpus, free_cpus, local_ray, require_ray, worker_resources
+from onegpu.ray_scale_out.handover import RESULT, KillWorker
 from onegpu.ray_scale_out.layout import StreamCounts, schedule
 from onegpu.ray_scale_out.pipeline import Recipe, count_and_split, count_rows, packed_dataset
 from onegpu.ray_scale_out.window import WINDOW_ROWS, Window, rows_or_errors, windows
@@ -126,7 +127,7 @@ def finetune_distributed(
     prefetch_batches: int = 2,
     max_failures: int = 2,
     dashboard: bool = False,
-    fault: Any = None,
+    fault: KillWorker | None = None,
     say: Callable[[str], None] | None = None,
 ) -> DistributedResult:
     """Fine-tune with QLoRA on several workers.
@@ -163,7 +164,7 @@ def finetune_distributed(
     dashboard
         Start Ray's dashboard and say its address (``local_ray``).
     fault
-        ``worker.KillWorker``, to see a worker die.
+        ``handover.KillWorker``, to see a worker die.
     say
         Gets one line at each stage (for instance ``print``).
 
@@ -451,12 +452,17 @@ def _held_out_bad_rows(config: FinetuneConfig, tokenizer: Any) -> list[tuple[str
     return found
 
 
+def train_worker(settings: dict[str, Any]) -> None:
+    """Run a worker. Ray's controller imports the module that this function is in, and needs nothing of ``worker``."""
+    from onegpu.ray_scale_out.worker import train
+
+    train(settings)
+
+
 def _fit(config, dataset, num_workers, use_gpu, resources, folder, settings, max_failures) -> dict[str, Any]:
     import ray.data
     import ray.train
     from ray.train.torch import TorchConfig, TorchTrainer
-
-    from onegpu.ray_scale_out.worker import RESULT, train_worker
 
     trainer = TorchTrainer(
         train_worker,

@@ -21,7 +21,6 @@ import signal
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -52,32 +51,9 @@ from onegpu.qlora_finetune.trainer import (
 )
 from onegpu.qlora_finetune.transformers_trainer import PrinterCallback, TrainerCallback
 from onegpu.ray_scale_out.bottleneck import BottleneckMeter
+from onegpu.ray_scale_out.handover import RESULT, KillWorker
 from onegpu.ray_scale_out.pipeline import to_examples
 from onegpu.sft_datasets.templates import ChatTemplate
-
-RESULT = "result.json"
-"""In a run's last checkpoint."""
-
-
-@dataclass(frozen=True)
-class KillWorker:
-    """A fault to inject: a worker ends itself with SIGKILL after a step, once.
-
-    Attributes
-    ----------
-    rank, step : int
-        Which worker, after which step.
-    marker : str
-        A file that says it has happened; on a shared disk.
-    after_seconds : float
-        How long it waits before. Ray looks for new checkpoints every two seconds (every half second where
-        ``local_ray`` started it); one that it has not seen when a worker dies is lost.
-    """
-
-    rank: int
-    step: int
-    marker: str
-    after_seconds: float = 3.0
 
 
 class CollatePacked(ArrowBatchCollateFn):
@@ -251,7 +227,7 @@ class Die(TrainerCallback):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def train_worker(settings: dict[str, Any]) -> None:
+def train(settings: dict[str, Any]) -> None:
     """Train in one worker. Runs in a process of Ray's; reports checkpoints, and at last the result."""
     runtime.quiet()
     kept = ray.train.get_checkpoint()

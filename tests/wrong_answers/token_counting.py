@@ -104,6 +104,11 @@ def limit_is_null(array, max_length=None):
     return pc.sum(pc.min_element_wise(lengths, pa.scalar(max_length, pa.int64()), skip_nulls=False)).as_py()
 
 
+@wrong("6.2", "0 is no limit", case="a limit of 0", says="0 is a limit like any other")
+def zero_cuts_nothing(array, max_length=None):
+    return pc.sum(cut_lengths(array, max_length or None), min_count=0).as_py()
+
+
 @wrong(
     "6.2", "the row before the slice", case="a slice without the first row", says="The row before the slice"
 )
@@ -578,6 +583,12 @@ def sets_format(dataset):
     return tokens, supervised
 
 
+ANSWERS.equivalent(
+    "6.2",
+    "the smaller of two is the same in either order",
+    "pc.min_element_wise(lengths, max_length, skip_nulls=False) -> "
+    "pc.min_element_wise(max_length, lengths, skip_nulls=False)",
+)
 ANSWERS.equivalent("6.4", "any size of a batch gives the same sums", "1024 -> 1025", "1024 -> 1023")
 ANSWERS.equivalent(
     "6.7",
@@ -604,6 +615,7 @@ ANSWERS.statements(
         "not dropped": dropped,
         "an int": scalar,
         "None: nothing is cut": limit_is_null,
+        "0 or more": zero_cuts_nothing,
         "of this slice": all_offsets,
         "not what lies behind a null row": differences,
         "null rows have none": null_is_one,

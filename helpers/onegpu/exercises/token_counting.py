@@ -295,6 +295,13 @@ EXERCISES = (
                 ),
             ),
             Case(
+                "a limit of 0",
+                lambda: (pa.array([[1], [2, 3]]), 0),
+                "Nothing stays.",
+                expected=0,
+                mistakes=(Mistake(3, "0 is a limit like any other: only None means that nothing is cut."),),
+            ),
+            Case(
                 "a slice without the first row",
                 lambda: (pa.array([[1, 2, 3], [4, 5], [6, 7, 8, 9]])[1:], 3),
                 "The slice holds rows of 2 and of 4 tokens; they keep 2 and 3.",

@@ -589,6 +589,11 @@ ANSWERS.equivalent(
     "pc.min_element_wise(lengths, max_length, skip_nulls=False) -> "
     "pc.min_element_wise(max_length, lengths, skip_nulls=False)",
 )
+ANSWERS.equivalent(
+    "6.3",
+    "numpy takes an Arrow array as it is",
+    "np.asarray(learned.fill_null(False)) -> learned.fill_null(False)",
+)
 ANSWERS.equivalent("6.4", "any size of a batch gives the same sums", "1024 -> 1025", "1024 -> 1023")
 ANSWERS.equivalent(
     "6.7",

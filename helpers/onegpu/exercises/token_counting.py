@@ -31,10 +31,10 @@ def tokens_within(array: pa.Array, max_length: int | None = None) -> int:
 
 def learned_labels(labels: pa.Array, ignore_index: int = -100) -> tuple[int, int]:
     """Count the labels of a list array that are neither ignore_index nor null, and the rows that have none of them."""
-    lengths = np.asarray(pc.list_value_length(labels).fill_null(0))
+    lengths = pc.list_value_length(labels).fill_null(0)
     learned = np.asarray(pc.not_equal(pc.list_flatten(labels), ignore_index).fill_null(False))
     rows = np.repeat(np.arange(len(labels)), lengths)[learned]
-    return int(learned.sum()), len(labels) - len(np.unique(rows))
+    return np.count_nonzero(learned), len(labels) - len(np.unique(rows))
 
 
 def count_dataset(dataset: Any) -> tuple[int, int]:

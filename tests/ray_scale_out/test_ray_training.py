@@ -319,6 +319,12 @@ def test_rays_processes_skip_the_slow_import(cluster, ray):
     assert threshold == 100_000  # it was imported with Ray
 
 
+def test_nobody_reads_the_logs_that_are_not_shown(cluster, ray):
+    """A process of Ray's for them takes two seconds of CPU time."""
+    assert "raylet" in ray._private.worker._global_node.all_processes
+    assert "log_monitor" not in ray._private.worker._global_node.all_processes
+
+
 def test_rays_workers_have_the_priority_of_everything_else(cluster, ray):
     """Ray's own niceness of 15 starves them beside any busy program."""
     assert ray.get(ray.remote(lambda: os.nice(0)).remote(), timeout=60) == os.nice(0)

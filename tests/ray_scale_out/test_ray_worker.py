@@ -1,6 +1,10 @@
 """What a training worker does with its rows, and how a Ray is started, without starting one."""
 
+import functools
 import os
+import pickle
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,7 +14,7 @@ from chats import chat
 from onegpu.ray_scale_out import cluster as clusters
 from onegpu.ray_scale_out.bottleneck import BottleneckMeter
 from onegpu.ray_scale_out.layout import schedule
-from onegpu.ray_scale_out.pipeline import PACKED, Recipe, count_rows, packed_rows
+from onegpu.ray_scale_out.pipeline import PACKED, Recipe, count_rows, packed_rows, sealed, tokenize_batch
 from onegpu.ray_scale_out.window import windows
 
 
@@ -109,3 +113,23 @@ def test_what_the_user_has_set_for_ray_stays(started, monkeypatch):
     with clusters.local_ray(2):
         assert started.environment[name] == "0.5"
         assert started.environment["RAY_worker_niceness"] == "0"
+        assert started.environment["RAY_idle_worker_killing_time_threshold_ms"] == "60000"
+
+
+def test_processes_that_carry_stages_and_workers_functions_import_none_of_their_libraries(
+    tokenizer, tmp_path
+):
+    """Ray's controller, coordinators and managers, some five processes of a run: seconds of CPU time in each."""
+    from onegpu.ray_scale_out.training import train_worker
+
+    carried = (functools.partial(tokenize_batch, recipe=sealed(Recipe(tokenizer, 128))), train_worker)
+    (tmp_path / "carried").write_bytes(pickle.dumps(carried))
+    code = (
+        "import pickle, sys\nfrom pathlib import Path\nstage, _ = pickle.loads(Path(sys.argv[1]).read_bytes())\n"
+        "heavy = ('torch', 'transformers', 'peft')\nprint([m for m in heavy if m in sys.modules])\n"
+        "from onegpu.ray_scale_out.pipeline import opened\nprint(opened(stage.keywords['recipe']).max_length)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "carried")], capture_output=True, text=True, check=False
+    )
+    assert done.stdout.split("\n")[:2] == ["[]", "128"], done.stderr

@@ -123,12 +123,12 @@ def mended_design() -> Figure:
     """Draw Ray Data and Ray Train: a stream, equal shares, averaged gradients."""
     boxes = {
         "windows": (0.2, 2.4, "windows\nof the file", 5),
-        "data": (3.7, 2.4, "Ray Data\nread, validate, tokenize,\nmask, pack (CPUs)", 0),
+        "data": (3.7, 2.4, "Ray Data, in parallel:\nread, validate, tokenize,\nmask, pack (CPUs)", 0),
         "worker 0": (7.2, 3.9, "worker 0: model, optimizer\nrows 0, 2, 4, ...", 2),
         "worker 1": (7.2, 0.9, "worker 1: model, optimizer\nrows 1, 3, 5, ...", 2),
     }
     arrows = [
-        ("windows", "data", "in\nparallel", "one"),
+        ("windows", "data", "", "one"),
         ("data", "worker 0", "stream", "one"),
         ("data", "worker 1", "stream", "one"),
         ("worker 1", "worker 0", "all-reduce of gradients", "both"),

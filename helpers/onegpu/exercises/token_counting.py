@@ -371,7 +371,7 @@ EXERCISES = (
         level="core",
         difficulty=4,
         importance=5,
-        minutes=10,
+        minutes=12,
         hints=(
             "Lay the lists end to end first. What does a comparison make of a null? And which row did a label come from?",
             "Flatten, compare each label with ignore_index, and count what is true; a null is neither true nor false. "
@@ -481,7 +481,7 @@ EXERCISES = (
         level="core",
         difficulty=3,
         importance=5,
-        minutes=12,
+        minutes=15,
         hints=(
             "Who knows the list of rows: the table, or the data set?",
             "Read the data set in Arrow batches, through a copy of it in Arrow's format, and add up "

@@ -78,7 +78,7 @@ def train_until_worse(
             model(**batch).loss.backward()
             optimizer.step()
         losses.append(measure(model))
-        if losses[-1] >= losses[-2]:
+        if not losses[-1] < losses[-2]:  # nan isn't lower either
             with torch.no_grad():
                 for p, kept in zip(trained, before, strict=True):
                     p.copy_(kept)

@@ -369,7 +369,7 @@ def ranking_graph(names: Sequence[str], ranks: Sequence[int]) -> Figure:
         tied = [name for name, one in zip(names, ranks, strict=True) if one == rank]
         for k, name in enumerate(tied):
             x = 0.6 + 5.4 * levels.index(rank) / max(1, len(levels) - 1)
-            y = 1.15 + (k - (len(tied) - 1) / 2) * 1.5
+            y = 1.15 + ((len(tied) - 1) / 2 - k) * 1.5  # the first on top
             at[name] = box(axes, x, y, 1.3, 0.9, f"{name}\nrank {rank}", min(rank - 1, 4))
     pairs = pairs_of(ranks)
     for better, worse in pairs:

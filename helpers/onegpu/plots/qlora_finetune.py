@@ -65,7 +65,8 @@ def qlora_path() -> Figure:
     arrow(axes, (12.9, 3.1), (10.0, 0.9), bend=-0.15, **back)
     arrow(axes, (7.4, 0.9), (6.2, 0.9), **back)
     arrow(axes, (3.6, 0.9), (1.0, 3.1), bend=-0.2, **back)
-    arrow(axes, (12.2, 3.4), (2.0, 3.55), **back)
+    arrow(axes, (12.2, 3.5), (9.6, 3.65), **back)
+    arrow(axes, (7.6, 3.65), (2.0, 3.5), **back)
     axes.text(10.3, 6.05, "no gradient for W:\nnothing is stored for it", fontsize=9, va="center")
     axes.text(
         7.2, 2.55, "dashed: gradients, through both ways to x", fontsize=9, ha="center", color=COLOURS[1]

@@ -447,7 +447,8 @@ def layer_errors(rows: Sequence[LayerError], kind: str, weights: str) -> Figure:
             linestyle=LINES[index],
             marker=MARKERS[index],
         )
-        said.append(f"{scheme} {min(decibels):.0f} to {max(decibels):.0f}")
+        ends = list(dict.fromkeys(f"{d:.0f}" for d in (min(decibels), max(decibels))))
+        said.append(f"{scheme} {' to '.join(ends)}")
     axes.set_ylim(bottom=0)
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=len(schemes))
     return captioned(

@@ -98,12 +98,10 @@ def article_design(*, faults: bool = False) -> Figure:
             "Two loaders give batches to the driver, which hands them to two trainers.",
         )
     wrong = {
-        f"loader {k}": "1 begins anew each call\n2 has no end\n6 reads all rows\n8 holds a GPU"
+        f"loader {k}": "1 begins anew each call\n2 has no end\n6 reads all rows\n7 puts no row on a GPU\n8 holds a GPU"
         for k in (0, 1)
     }
-    wrong |= {
-        f"trainer {k}": "3 steps another copy\n   of the model\n7 puts no row on\n   its GPU" for k in (0, 1)
-    }
+    wrong |= {f"trainer {k}": "3 steps another copy\n   of the model" for k in (0, 1)}
     wrong["driver"] = "4 keeps a model that\n   nobody trains\n9 waits for each call"
     arrows = [
         ("loader 0", "driver", "first\nbatch", "bad"),
@@ -411,7 +409,7 @@ def checkpoints(steps: int = 10, save_every: int = 3, killed: int = 7) -> Figure
                 axes.text(2.46 + n, y - 0.6, f"{n} done", ha="center", va="top", fontsize=8.5)
 
     row(3.6, "first start", 0, killed, range(begin, killed))
-    box(axes, 2.5 + killed, 3.6, 0.92, 0.7, "killed", 1, 9, linestyle="--")
+    box(axes, 2.5 + killed, 3.6, 0.92, 0.7, f"{killed}\nkilled", 1, 8.5, linestyle="--")
     row(1.0, "second start", begin, steps, range(begin, killed))
     arrow(axes, (2.46 + begin, 2.55), (2.6 + begin, 1.8), colour=0)
     axes.text(2.3 + begin, 2.2, "newest checkpoint", ha="right", va="center", fontsize=9)

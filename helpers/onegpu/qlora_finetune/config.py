@@ -448,8 +448,8 @@ T4_SETTINGS = {
 CPU_SETTINGS = {
     "model": "smollm2-135m",
     "max_length": 256,
-    "max_steps": 30,
-    "learning_rate": 2e-3,
+    "max_steps": 14,
+    "learning_rate": 4e-3,
     "eval_rows": 4,
     "max_new_tokens": 64,
 }

@@ -66,7 +66,8 @@ class LiveLoss:
         self.picture = ipywidgets.HTML("<p>The loss curve appears here with the first step.</p>")
         view = {"version_major": 2, "version_minor": 0, "model_id": self.picture.model_id}
         words = "A loss curve that grows while the model trains."
-        display({"text/plain": words, "application/vnd.jupyter.widget-view+json": view}, raw=True)
+        data = {"text/plain": words, "application/vnd.jupyter.widget-view+json": view}
+        self.display = display(data, raw=True, display_id=True)
 
     def __call__(self, step: int, steps: int, loss: float) -> None:
         self.losses.append((step, loss))
@@ -75,6 +76,8 @@ class LiveLoss:
             self.drawn_at = now
             said = f"Step {step} of {steps}: the loss is {loss:.2f}, at the first step it was {self.losses[0][1]:.2f}."
             data = base64.b64encode(png(loss_curve(self.losses, steps=steps))).decode()
+            if step == steps and self.display is not None:  # the whole curve, for the page that is stored
+                self.display.update({"text/plain": said, "image/png": data}, raw=True)
             self.picture.value = f'<img alt="{said}" src="data:image/png;base64,{data}" style="max-width:100%"><p aria-live="polite">{said}</p>'
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
@@ -64,7 +65,7 @@ def _characters(done: Tokenized, tokenizer: Any) -> Sequence[tuple[str, bool]]:
             if whole.startswith(before.rstrip("\ufffd"))
             else whole[len(before) :]
         )
-        shown.append(("·" if not new.strip("\ufffd") and new else new, label != IGNORE))
+        shown.append((re.sub("\ufffd+", "·", new), label != IGNORE))
         before = whole
     return shown
 

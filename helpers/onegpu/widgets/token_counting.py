@@ -101,7 +101,7 @@ def _loaded() -> Any:
 
 def buffer_viewer() -> None:
     """Show a table's buffers after slicing, selecting, filtering, mapping: choose the operation."""
-    explore(view, operation=choice("operation", list(OPERATIONS)))
+    explore(view, operation=choice("operation", list(OPERATIONS), "select([0, 2, 4])"))
 
 
 @cache

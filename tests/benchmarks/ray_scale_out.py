@@ -75,7 +75,7 @@ def busy_program():
     try:
         yield
     finally:
-        process.terminate()
+        process.kill()  # Ray makes an end by SIGTERM a page of traces
         process.join()
 
 

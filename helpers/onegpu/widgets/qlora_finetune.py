@@ -77,7 +77,8 @@ class LiveLoss:
             said = f"Step {step} of {steps}: the loss is {loss:.2f}, at the first step it was {self.losses[0][1]:.2f}."
             data = base64.b64encode(png(loss_curve(self.losses, steps=steps))).decode()
             if step == steps and self.display is not None:  # the whole curve, for the page that is stored
-                self.display.update({"text/plain": said, "image/png": data}, raw=True)
+                shown = {"text/plain": said, "image/png": data}
+                self.display.update(shown, raw=True, metadata={"image/png": {"alt": said}})
             self.picture.value = f'<img alt="{said}" src="data:image/png;base64,{data}" style="max-width:100%"><p aria-live="polite">{said}</p>'
 
 

@@ -66,6 +66,6 @@ def test_widgets_show_a_picture_and_a_sentence(monkeypatch):
     widgets.buffer_viewer()
     widgets.padding_explorer()
     assert shown[0]["text/plain"].startswith(
-        "operation = none, as loaded: As loaded the table holds 15 tokens"
+        "operation = select([0, 2, 4]): After select([0, 2, 4]) the table still holds 15 tokens, the data set has 9."
     )
     assert "batch size = 8, max length = 1024: Padding: max length" in shown[1]["text/plain"]

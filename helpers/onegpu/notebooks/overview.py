@@ -37,7 +37,7 @@ TOPICS = (
     Topic(5, "gpu_memory", "Where do 14 GiB go during training?", 55, 95),
     Topic(6, "token_counting", "How many tokens does a data set have, and how many count?", 60, 90),
     Topic(7, "qlora_finetune", "How do you fine-tune a model on one small GPU?", 70, 100),
-    Topic(8, "ray_scale_out", "What if one machine is not enough?", 75, 110),
+    Topic(8, "ray_scale_out", "What if one machine is not enough?", 80, 110),
 )
 
 

@@ -129,7 +129,8 @@ def test_small_blocks_and_windows_change_nothing(table_and_rows, data):
     chosen = data.draw(st.lists(st.sampled_from(range(len(ids))), max_size=15)) if ids else []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(labels_module, "BLOCK", data.draw(st.integers(1, 5)))
-        patch.setattr(labels_module, "_GAP", data.draw(st.sampled_from([0, 3, 10**9])))
+        patch.setattr(labels_module, "_GROUP", data.draw(st.integers(1, 9)))
+        patch.setattr(labels_module, "_SHORT", data.draw(st.sampled_from([0, 3, 10**9])))
         patch.setattr(counting, "_LONG", data.draw(st.integers(0, 4)))
         patch.setattr(counting, "ROWS", 3)
         patch.setattr(sources, "ROWS", 3)
@@ -299,3 +300,10 @@ def test_rows_that_overlap_and_go_back_are_counted_one_by_one():
     rows = pa.ListViewArray.from_arrays([0, 1, 5], [3, 2, 1], values)
     counts = count_tokens(pa.table({"input_ids": rows, "labels": rows}))
     assert (counts.tokens, counts.masked_tokens) == (6, 2)
+
+
+def test_hits_that_start_in_the_middle_of_a_byte_are_counted_where_they_are():
+    hits = pa.array([True] * 5 + [False, True] * 100)[5:]
+    starts, ends = np.array([0, 67, 128]), np.array([3, 128, 131])
+    assert labels_module._count_hits(hits, starts, ends, None) == 1 + 31 + 1
+    assert labels_module._count_hits(hits, starts, ends, np.array([1, 10, 100])) == 1 + 310 + 100

@@ -208,21 +208,34 @@ def test_the_first_of_two_failures_is_raised_whichever_thread_is_faster(monkeypa
         count_tokens(table, length_column="length", threads=2)
 
 
-def test_pieces_wait_only_a_few_at_a_time(monkeypatch):
-    held, most = [0], [0]
+def test_an_interrupt_goes_before_what_is_wrong_with_a_piece(monkeypatch):
+    both = threading.Barrier(2)
 
-    def pieces():
-        for batch in pa.concat_tables([TABLE] * 50).to_batches():
-            held[0] += 1
-            most[0] = max(most[0], held[0])
-            yield counting.Piece(batch)
+    def interrupted(piece, columns, first_row):
+        both.wait(60)
+        raise KeyboardInterrupt if first_row else ValueError("row 0")
 
-    count = counting._count_piece
-    monkeypatch.setattr(counting, "_count_piece", lambda *a: (held.__setitem__(0, held[0] - 1), count(*a))[1])
+    monkeypatch.setattr(counting, "_count_piece", interrupted)
     monkeypatch.setattr(counting, "_SMALL_BYTES", 0)
-    counts = counting.count_pieces(pieces(), counting.Columns("input_ids", "labels", -100), threads=2)
-    assert counts.rows == 50 * TABLE.num_rows
-    assert most[0] <= 2 + 2
+    pieces = [counting.Piece(batch) for batch in pa.concat_tables([TABLE] * 2).to_batches()]
+    columns = counting.Columns("input_ids", "labels", -100)
+    with pytest.raises(KeyboardInterrupt):
+        counting.count_pieces(pieces, columns, threads=2)
+
+
+def test_no_thread_counts_on_when_another_could_not_be_started(monkeypatch):
+    start, threads = threading.Thread.start, []
+
+    def one_only(thread):
+        if threads:
+            raise RuntimeError("can't start new thread")
+        threads.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", one_only)
+    with pytest.raises(RuntimeError, match="can't start"):
+        count_tokens(pa.concat_tables([TABLE] * 100), threads=3)
+    assert not threads[0].is_alive()
 
 
 def test_list_views_whose_size_pyarrow_does_not_know_are_counted(monkeypatch):

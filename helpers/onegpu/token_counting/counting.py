@@ -8,9 +8,8 @@ it); rows of weight 0 are not read.
 from __future__ import annotations
 
 import os
-from collections import deque
+import threading
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -26,7 +25,7 @@ ROWS = 1 << 16
 """Rows looked at at a time, which bounds the memory for starts and lengths."""
 
 _SMALL_BYTES = 3 * 2**20
-"""Pieces below this are counted where they are handed out: they are Python's work more than numpy's, and threads that take
+"""Pieces below this are counted by one thread at a time: they are Python's work more than numpy's, and threads that take
 Python's lock from each other every few microseconds are slower than one."""
 
 _NO_LENGTH = -1
@@ -104,22 +103,42 @@ def count_pieces(pieces: Iterable[Piece], columns: Columns, threads: int | None 
     ValueError
         For a column that can't be counted, or a length column that is wrong.
     """
-    total, waiting, row = _Tally(), deque(), 0
-    n_threads = _n_threads(columns, threads)
-    with ThreadPoolExecutor(n_threads) as pool:
-        for piece in pieces:
-            is_small = n_threads == 1 or _is_small(piece.batch)
-            while waiting and (is_small or len(waiting) > n_threads):
-                total.add(
-                    waiting.popleft().result()
-                )  # in order, so that the first piece that fails is the one named
-            if is_small:
-                total.add(_count_piece(piece, columns, row))
-            else:
-                waiting.append(pool.submit(_count_piece, piece, columns, row))
-            row += piece.batch.num_rows
-        for found in waiting:
-            total.add(found.result())
+    pieces, total, lock = iter(pieces), _Tally(), threading.Lock()
+    row, failures = 0, []
+
+    def work() -> None:
+        nonlocal row
+        while not failures:
+            first = row
+            try:
+                with lock:
+                    first = row
+                    piece = next(pieces, None)
+                    if piece is None:
+                        return
+                    row += piece.batch.num_rows
+                    if helpers and _is_small(piece.batch):
+                        total.add(_count_piece(piece, columns, first))
+                        continue
+                found = _count_piece(piece, columns, first)
+                with lock:
+                    total.add(found)
+            except BaseException as error:
+                failures.append((first if isinstance(error, Exception) else -1, error))
+
+    helpers = [threading.Thread(target=work) for _ in range(_n_threads(columns, threads) - 1)]
+    started = []
+    try:
+        for helper in helpers:
+            helper.start()
+            started.append(helper)
+        work()
+    except BaseException as error:  # an interrupt between two pieces, or no thread to be had
+        failures.append((-1, error))  # stops the others
+    for helper in started:
+        helper.join()
+    if failures:  # an interrupt, else the first piece that can't be counted: all before it have been
+        raise min(failures, key=lambda failure: failure[0])[1]
     return total.result(columns.labels is not None)
 
 

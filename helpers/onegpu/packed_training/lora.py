@@ -17,7 +17,6 @@ from torch.nn import functional as F
 from onegpu.runtime import import_bitsandbytes, onednn_matmul
 
 bitsandbytes = import_bitsandbytes()
-bnb_functional = bitsandbytes.functional
 
 
 class LoraLinear(torch.autograd.Function):
@@ -26,7 +25,7 @@ class LoraLinear(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, lora_a, lora_b, packed, quant_state, bias, scaling):
         rows = x.reshape(-1, x.shape[-1])
-        weight = bnb_functional.dequantize_4bit(packed, quant_state).to(rows.dtype)
+        weight = _dequantized(packed, quant_state, rows.dtype)
         a, b = lora_a.to(rows.dtype), lora_b.to(rows.dtype)
         h = rows @ a.t()
         with onednn_matmul():
@@ -46,7 +45,7 @@ class LoraLinear(torch.autograd.Function):
         grad_b = (dy.t() @ h).mul_(ctx.scaling).to(lora_b.dtype)
         grad_x = None
         if ctx.needs_input_grad[0]:
-            weight = bnb_functional.dequantize_4bit(ctx.packed, ctx.quant_state).to(rows.dtype)
+            weight = _dequantized(ctx.packed, ctx.quant_state, rows.dtype)
             with onednn_matmul():
                 grad_x = dy @ weight
             grad_x = grad_x.addmm_(dh, a).view(ctx.shape)
@@ -74,14 +73,14 @@ def _fused_forward(self, x, *args, **kwargs):
 
 
 class FrozenLinear(torch.autograd.Function):
-    """``y = x W^T + bias`` in the products' dtype, by the very product that ``LoraLinear`` makes.
+    """``y = x W^T + bias`` in x's dtype, by the very product that ``LoraLinear`` makes: adapters of zero change no bit of it.
 
     bitsandbytes' own layer returns what it was given: beside fp32 norms that is a residual stream of fp32, twice the bytes.
     """
 
     @staticmethod
     def forward(ctx, x, packed, quant_state, bias):
-        weight = bnb_functional.dequantize_4bit(packed, quant_state).to(x.dtype)
+        weight = _dequantized(packed, quant_state, x.dtype)
         with onednn_matmul():
             y = F.linear(x.reshape(-1, x.shape[-1]), weight, bias)
         ctx.packed, ctx.quant_state, ctx.shape = packed, quant_state, x.shape
@@ -90,7 +89,7 @@ class FrozenLinear(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad_y):
         dy = grad_y.reshape(-1, grad_y.shape[-1])
-        weight = bnb_functional.dequantize_4bit(ctx.packed, ctx.quant_state).to(dy.dtype)
+        weight = _dequantized(ctx.packed, ctx.quant_state, dy.dtype)
         with onednn_matmul():
             return (dy @ weight).view(ctx.shape), None, None, None
 
@@ -99,6 +98,10 @@ def _frozen_forward(base, x):
     dtype = _compute_dtype(x)
     bias = None if base.bias is None else base.bias.to(dtype)
     return FrozenLinear.apply(x.to(dtype), base.weight, base.weight.quant_state, bias)
+
+
+def _dequantized(packed: torch.Tensor, quant_state, dtype: torch.dtype) -> torch.Tensor:
+    return bitsandbytes.functional.dequantize_4bit(packed, quant_state).to(dtype)
 
 
 def _compute_dtype(x: torch.Tensor) -> torch.dtype:

@@ -234,8 +234,8 @@ def two_workers() -> dict[str, Any]:
     Returns
     -------
     dict
-        ``runs`` has for 1 and 2 workers, on idle cores and beside a busy program, the ``seconds`` of a step, the ``tokens``
-        that a worker has in it. ``gradient_bytes``, ``bytes_per_second`` (of
+        ``runs`` has, for 1 and 2 workers on idle cores and beside a busy program, the ``seconds`` of a step, the ``tokens``
+        of a worker in it and the share of its time that it waited for rows. ``gradient_bytes``, ``bytes_per_second`` (of
         averaging) and ``rows_tokens_per_second`` (of one CPU that prepares rows) are what ``ScalingModel`` takes.
 
     Examples

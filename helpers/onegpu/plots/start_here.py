@@ -67,7 +67,7 @@ def the_way() -> Figure:
         "01, 02  what is learned": (3.5, 3.7, 2),
         "06  tokens and steps": (6.9, 3.7, 2),
         "a model": (0.1, 0.1, 0),
-        "03, 04  bits for a weight": (3.5, 0.1, 0),
+        "03, 04  bits a weight": (3.5, 0.1, 0),
         "05  memory of a step": (6.9, 0.1, 0),
         "07  the run": (10.3, 2.15, 3),
         "08  more machines": (10.3, 4.2, 5),

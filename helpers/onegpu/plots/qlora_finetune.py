@@ -176,7 +176,13 @@ def loss_curve(
     made, axes = figure("Loss", "optimizer step", "loss (nats per supervised token)")
     axes.plot(*zip(*losses, strict=True), label="training")
     if held_out:
-        whole = {"linestyle": "", "marker": "s", "markersize": 8, "clip_on": False, "zorder": 3}  # at 0 and at the end
+        whole = {
+            "linestyle": "",
+            "marker": "s",
+            "markersize": 8,
+            "clip_on": False,
+            "zorder": 3,
+        }  # at 0 and at the end
         axes.plot(*zip(*held_out, strict=True), label="held out", **whole)
         axes.legend()
     axes.set_xlim(0, max(steps or 0, losses[-1][0]) + 0.5)
